@@ -1,4 +1,4 @@
-"""``python -m sparkdl``: the ``sparkdl`` command, where its script is not on the path."""
+"""``python -m sparkdl``: the ``sparkdl`` command, for environments in which its script is not on the path."""
 
 from sparkdl.cli import main
 

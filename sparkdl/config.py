@@ -1,4 +1,4 @@
-"""One YAML file, and what is said on the command line, become validated settings."""
+"""Reads settings from one YAML file and the command line, and validates them."""
 
 import difflib
 import importlib
@@ -25,12 +25,11 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     """Read a pipeline's YAML file and apply overrides of the form ``section.key=value``.
 
     Runs on the driver. Values on the command line are YAML, so ``train.epochs=3`` is a number and
-    ``prepare.features=[age,fare]`` a list. Reading a file runs nothing and imports nothing, and a file cannot bring
-    code along: a job imports what ``train.model``, ``train.loss`` and ``train.optimizer`` name among what is installed
-    or lies in the current folder. A file may set only those settings of Spark that are amounts or times; overrides may
-    set any.
+    ``prepare.features=[age,fare]`` a list. Reading a file neither runs nor imports anything, and a file cannot contain
+    code: a job imports what ``train.model``, ``train.loss`` and ``train.optimizer`` name, and only from installed
+    packages and the current folder. Of Spark's settings, a file may set only amounts and times; overrides may set any.
 
-    Raises :class:`ConfigError`, which names the file, the key and what would be right, and never shows a secret.
+    Raises :class:`ConfigError`, which names the file, the key and a valid value, and never shows a secret.
     """
     path = Path(path)
     try:
@@ -53,9 +52,9 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
 
 
 def makes(found: Any, kind: type) -> bool:
-    """Whether this is a class of that kind, or a function annotated to return one. Calls nothing.
+    """Whether ``found`` is a subclass of ``kind``, or a function annotated to return one. Calls nothing.
 
-    A name in a file could otherwise be that of any installed function, and its options the arguments.
+    Without this check, a file could name any installed function and have it called with any arguments.
     """
     if isinstance(found, type):
         return issubclass(found, kind)
@@ -67,9 +66,9 @@ def makes(found: Any, kind: type) -> bool:
 
 
 def import_object(path: str, *, key: str, names: Iterable[str] = ()) -> Any:
-    """What the import path ``package.module:name`` in the setting ``key`` stands for.
+    """Import the object with the path ``package.module:name``, which is the value of the setting ``key``.
 
-    ``names`` are the short names that the setting also knows, for the error. Raises :class:`ConfigError`.
+    ``names`` are the short names that the setting also allows, for the error. Raises :class:`ConfigError`.
     """
     module, colon, name = path.partition(":")
     if not colon:
@@ -81,17 +80,17 @@ def import_object(path: str, *, key: str, names: Iterable[str] = ()) -> Any:
     except ImportError as error:
         raise ConfigError(
             f"{key}: cannot import {module!r} ({error}): it is neither installed, nor beside the script, nor in the"
-            f" current folder, {Path.cwd()}; install it on driver and executors, or start where it is"
+            f" current folder, {Path.cwd()}; install it on driver and executors, or start the job in its folder"
         ) from None
     except AttributeError:
         raise ConfigError(f"{key}: the module {module!r} has no {name!r}") from None
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain YAML, without two ways in which it silently means something else: keys given twice, and ``1e-8``."""
+    """YAML without two surprises: a key that is given twice is an error, and ``1e-8`` is a number, not a text."""
 
     def compose_mapping_node(self, anchor: dict[Any, Node]) -> MappingNode:
-        """Refuse a key that is there already: its first value would be lost."""
+        """Refuse a key that is given twice: its first value would be lost."""
         node = super().compose_mapping_node(anchor)
         known: set[str] = set()
         for key, _ in node.value:
@@ -101,7 +100,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-# YAML 1.2's numbers: without a point, or a sign in the exponent, YAML 1.1 takes them for text.
+# The numbers of YAML 1.2. In YAML 1.1, numbers in scientific notation without a point or a sign are texts.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+$"), list("-+.0123456789")
 )
@@ -114,7 +113,7 @@ def _parse(text: str) -> Any:
 def _apply(tree: dict[str, Any], override: str) -> None:
     """Set one ``a.b.c=value`` in the tree."""
     key, equals, text = override.partition("=")
-    shown = re.split(r"[^\w.-]", override, maxsplit=1)[0]  # what follows the key may be a secret
+    shown = re.split(r"[^\w.-]", override, maxsplit=1)[0]  # only the key: the value may be a secret
     if not equals or not key:
         raise ConfigError(f"cannot read the override {shown!r}: write section.key=value, for example train.epochs=3")
     try:
@@ -125,7 +124,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 
 def _problem(error: yaml.YAMLError) -> str:
-    """What is wrong and where, without the line itself: there may be a secret in it."""
+    """The problem and its position, without the text of the line, which may contain a secret."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
         # Without quotes, a password may look like an alias, an anchor or a tag.
         problem = re.sub(r"(alias|anchor|tag|handle) '(?!tag:yaml)[^']*'", r"\1", str(error.problem))

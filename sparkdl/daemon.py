@@ -1,8 +1,8 @@
-"""The process that Spark's Python workers are forked from, with the slow part of their start done once.
+"""The process from which Spark's Python workers are forked. It imports PyTorch once for all of them.
 
-Runs in the embedded Spark, and on executors where ``spark.python.daemon.module=sparkdl.daemon`` asks for it. Without
-it everything works, only later: each worker loads PyTorch for itself, which takes seconds, and so does each that takes
-the place of a worker that died. A job whose tasks need no PyTorch says so by ``spark.executorEnv.SPARKDL_TASKS=data``.
+Runs in the embedded Spark, and on executors with ``spark.python.daemon.module=sparkdl.daemon``. Without it everything
+works, but each new Python worker first imports PyTorch, which takes seconds. A job whose tasks do not need PyTorch sets
+``spark.executorEnv.SPARKDL_TASKS=data``.
 """
 
 import gc
@@ -19,36 +19,36 @@ from sparkdl.forks import preload
 __all__ = ["main"]
 
 OF_DATA = ("sparkdl.data.preparing.write",)
-"""What tasks run that prepare rows."""
+"""The modules for tasks that prepare rows."""
 OF_NETWORKS = (
     "sparkdl.training.loop",
     "sparkdl.scoring.task",
     "sparkdl.extreme.tasks",
     "horovod.torch",
-    "torch._dynamo",  # which making an optimizer imports
+    "torch._dynamo",  # imported when an optimizer is made
 )
-"""What ranks run, and tasks that train and score. Importing it touches no GPU and starts no threads but those that
-survive a fork (OpenBLAS and jemalloc start theirs again), so that the workers can share it."""
+"""The modules for ranks, and for tasks that train and score. Importing them uses no GPU and starts no threads, except
+those of OpenBLAS and jemalloc, which start again after a fork. So workers can be forked afterwards."""
 
 SPARKS_ZIP = re.compile(r"/python/lib/(pyspark|py4j-[^/]*)\.zip$")
 
 
 def main() -> None:
-    """Import what workers need and fork them as Spark asks for them. Ends with the executor."""
+    """Import what workers need, and fork workers when Spark requests them. Ends with the executor."""
     _leave_zips()
     preload(OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS)
     from pyspark import daemon
 
     daemon.worker = _ending_silently(daemon.worker)
-    gc.freeze()  # what is shared stays shared: after every task, a worker's collector would go through all of it
+    gc.freeze()  # a worker's garbage collector would write to, and so copy, all memory shared with this process
     daemon.manager()  # type: ignore[no-untyped-call]
 
 
 def _leave_zips() -> None:
-    """Import PySpark from its files where the zips of Spark on the path are of the same installation.
+    """Import PySpark from its files, not from Spark's zips on the path, if both belong to the same installation.
 
-    Before every task, a worker has Python look anew at what is on the path, and Python 3.11 reads the directory of each
-    zip for that, which takes longer than the rest of a short task.
+    Before every task, a worker lets Python refresh its import path. Python 3.11 then reads the directory of each zip,
+    which takes longer than the rest of a short task.
     """
     zips = {entry: Path(entry).resolve() for entry in sys.path if SPARKS_ZIP.search(entry)}
     others = [entry for entry in sys.path if entry not in zips]
@@ -61,7 +61,7 @@ def _leave_zips() -> None:
 
 
 def _ending_silently(worker: Callable[..., int]) -> Callable[..., int]:
-    """Spark closes a worker's connection when it needs no more rows, of which Spark 4's worker prints a traceback."""
+    """A worker that ends without a traceback if Spark closes its connection, as it does when it needs no more rows."""
 
     def work(*args: Any) -> int:
         try:

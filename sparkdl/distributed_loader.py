@@ -1,4 +1,4 @@
-"""A prepared dataset for a loop of the user's own: batches of this rank's rows, the same number on every rank."""
+"""A prepared dataset for the user's own training loop: batches of this rank's rows, equally many on every rank."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ __all__ = ["DistributedLoader", "dataloader"]
 
 
 class DistributedLoader:
-    """What :func:`dataloader` returns. Each pass over it is an epoch, whose rows are shuffled anew."""
+    """The result of :func:`dataloader`. Each pass over it is an epoch, with rows in a new random order."""
 
     def __init__(
         self, dataset: Dataset, split: str, *, batch_size: int, seed: int, shuffle: bool, rank: int, size: int
@@ -28,16 +28,18 @@ class DistributedLoader:
         self._order = {"dataset": dataset.digest, "split": split, "seed": seed, "shuffle": shuffle}
         self._rows = dataset.rows(split)
         if self._rows < size:
-            raise DatasetError(f"{dataset.path}: split {split!r} has {self._rows} rows, and there are {size} ranks")
+            raise DatasetError(
+                f"{dataset.path}: split {split!r} has {self._rows} rows, but there are {size} ranks; use fewer ranks"
+            )
         self._epoch, self._batch, self._begun = 0, 0, False
         self._phases: tuple[Phase, ...] = ()
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """The number of batches of an epoch."""
         return self._steps(())
 
     def __iter__(self) -> Iterator[tuple[Inputs, torch.Tensor]]:
-        """The batches of the next epoch, or what is left of the one that a state is of."""
+        """The batches of the next epoch, or the rest of the epoch that ``load_state_dict`` continues."""
         if self._begun:
             self._begin(self._epoch + 1)
         self._begun = True
@@ -49,27 +51,29 @@ class DistributedLoader:
         self._begin(epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch, as ``DistributedSampler`` does. One that a state is of goes on."""
+        """Let the next pass be this epoch, as in ``DistributedSampler``. An epoch that is being continued is kept."""
         if epoch != self._epoch or self._begun:
             self._begin(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the rank is: plain values, the same on all ranks that have taken as many batches."""
+        """The position in the epoch, as plain values; equal on all ranks after the same number of batches."""
         done = [*self._phases, Phase(self._size, self.batch_size, self._batch)]
         return {**self._order, "epoch": self._epoch, "done": [list(phase) for phase in done]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there with the next pass, on as many ranks and with batches of the size that there are now.
+        """Let the next pass continue from this state. The number of ranks and the batch size may have changed.
 
-        Raises :class:`~sparkdl.errors.ConfigError` for a state of other rows, or of another order of them.
+        Raises :class:`~sparkdl.errors.ConfigError` for the state of another dataset, split, seed or order.
         """
         try:
             other = [name for name, value in self._order.items() if state[name] != value]
             epoch, phases = int(state["epoch"]), [Phase(*map(int, phase)) for phase in state["done"]]
         except (KeyError, TypeError, ValueError):
-            raise ConfigError("this is not the state of a dataloader: it has to be what state_dict returned") from None
+            raise ConfigError("this is not the state of a dataloader; pass the result of its state_dict()") from None
         if other:
-            raise ConfigError(f"the state belongs to a dataloader with another {' and another '.join(other)}")
+            raise ConfigError(
+                f"the state belongs to a dataloader with another {' and another '.join(other)}; use the same ones"
+            )
         self._begin(epoch)
         if phases and phases[-1][:2] == (self._size, self.batch_size):
             self._batch = phases.pop().batches
@@ -80,7 +84,7 @@ class DistributedLoader:
         self._phases = ()
 
     def _steps(self, phases: Sequence[Phase]) -> int:
-        """Batches that are left: none is empty on any rank."""
+        """The number of batches that are left; none of them is empty on any rank."""
         _, fewest = rank_sizes(self._loader.rows_after(phases), self._size)
         return -(-fewest // self.batch_size)
 
@@ -88,19 +92,20 @@ class DistributedLoader:
 def dataloader(
     dataset: Dataset | str, split: str = "train", *, batch_size: int, shuffle: bool = True, seed: int = 0
 ) -> DistributedLoader:
-    """Batches ``(inputs, labels)`` of a prepared dataset, for a program with a loop of its own. Runs on a rank.
+    """Batches ``(inputs, labels)`` of a prepared dataset, for a program with its own training loop. Runs on a rank.
 
-    The ranks are those of the process group, or else of the environment (``RANK``, ``WORLD_SIZE``); a process without
-    either has all rows. Every rank takes the same number of batches of ``batch_size`` rows, the last one shorter. Each
-    row is used once in an epoch; where the last batch would be empty on some rank, its rows (fewer than there are
-    ranks) are left out.
+    Rank and size are those of the process group, or else of the environment (``RANK``, ``WORLD_SIZE``); a process
+    without either gets all rows. Every rank gets the same number of batches of ``batch_size`` rows; the last batch may
+    be smaller. Each row is used once per epoch, except that if the last batch would be empty on some rank, its rows
+    (fewer than there are ranks) are left out.
 
-    Inputs are uint8 of shape (n, height, width, channels) or float32 of shape (n, width), and of a dataset with named
-    inputs a dictionary of them; labels are int64 or float64 of shape (n,), or uint8 of shape (n, classes).
-    ``state_dict`` and ``load_state_dict`` continue an epoch at any batch, as those of torchdata's
-    ``StatefulDataLoader``.
+    Inputs are uint8 of shape (n, height, width, channels) or float32 of shape (n, width); for named inputs, a
+    dictionary of tensors. Labels are int64 or float64 of shape (n,), or uint8 of shape (n, classes).
 
-    Raises :class:`~sparkdl.errors.DatasetError` when there is no such dataset or split, or fewer rows than ranks.
+    ``state_dict`` and ``load_state_dict`` continue an epoch at any batch, as in torchdata's ``StatefulDataLoader``.
+
+    Raises :class:`~sparkdl.errors.DatasetError` if there is no such dataset or split, or fewer rows than ranks, and
+    :class:`~sparkdl.errors.ConfigError` for a ``batch_size`` below 1.
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, not {batch_size}")

@@ -1,4 +1,4 @@
-"""What of an installation and a cluster works together, before a job finds out. Runs on the driver."""
+"""Checks an installation and a cluster before a job uses them. Runs on the driver."""
 
 import os
 import platform
@@ -27,26 +27,26 @@ from sparkdl.tracking import check_store
 __all__ = ["Finding", "examine"]
 
 PACKAGES = "pyspark", "torch", "pyarrow", "numpy", "pandas", "mlflow", "horovod"
-"""Whose versions have to be the same wherever ranks are."""
+"""The packages whose versions must be the same on the driver and all ranks."""
 FOR_DEVELOPERS = {"classic", "dev"}
-"""Extras that are no feature of their own."""
+"""Extras that are not listed, because they are no features."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     text: str
     error: SparkdlError | None = None
-    """Why it will not work."""
+    """The reason for which it will not work; None if it works."""
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Look at packages, Java, the cluster, ranks, storage and tracking, in this order. Runs on the driver.
+    """Check packages, Java, the cluster, ranks, storage and tracking, in this order. Runs on the driver.
 
-    Ranks are started as a training would start them, exchange a number, and write a file to ``train.run_dir``. What
-    comes after something that does not work, and needs it, is left out.
+    Ranks are started as for a training, exchange a number, and write a file to ``train.run_dir``. A check is left out
+    if it needs something that an earlier one has found not to work.
     """
     yield _finding("packages", _packages)
     yield Finding("extras", _extras())
@@ -71,13 +71,13 @@ def _packages() -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Of Python and the packages in this process's environment. Runs anywhere."""
+    """The versions of Python and of the packages in this process. Runs anywhere."""
     found = {"Python": platform.python_version()}
     return found | {name: version for name in (DISTRIBUTION, *PACKAGES) if (version := installed_version(name))}
 
 
 def _extras() -> str:
-    """Which extras are installed, and which are not."""
+    """The extras that are installed, and those that are not."""
     try:
         own = metadata(DISTRIBUTION)
     except PackageNotFoundError:
@@ -98,7 +98,7 @@ def _java() -> str:
 
 
 def _cluster(settings: Settings) -> Iterator[Finding]:
-    """Spark, its slots, and ranks in them, unless one of these is missing."""
+    """Checks Spark, its slots, and ranks in them, as far as these exist."""
     try:
         spark = get_session(settings.cluster)
         where = "Spark Connect" if is_remote(spark) else application_setting(spark, "spark.master", "")
@@ -142,7 +142,7 @@ def _look_around(backend: Backend, folder: str, rank: Rank) -> dict[str, Any]:
 
 
 def _compared(ranks: list[dict[str, Any]], backend: Backend) -> str:
-    """Where ranks are, if their packages are the driver's. Raises :class:`ClusterError`."""
+    """The hosts and devices of the ranks. Raises :class:`ClusterError` if packages differ from the driver's."""
     here = _versions()
     for number, found in enumerate(ranks):
         names = here.keys() | found["versions"].keys()
@@ -160,13 +160,13 @@ def _compared(ranks: list[dict[str, Any]], backend: Backend) -> str:
 
 
 def _minor(version: str | None) -> str | None:
-    """A version without what only mends it and without the build (``2.13`` of ``2.13.0+cu130``)."""
+    """The major and minor version (``2.13`` of ``2.13.0+cu130``)."""
     found = re.match(r"\d+(\.\d+)?", version or "")
     return found[0] if found else None
 
 
 def _reached(ranks: list[dict[str, Any]], folder: str) -> str:
-    """That all ranks and the driver see one folder. Raises :class:`StorageError` and :class:`ConfigError`."""
+    """Checks that the driver sees the files of all ranks. Raises :class:`StorageError` and :class:`ConfigError`."""
     run_dir = folder.rpartition("/")[0]
     if failed := [f"rank {number}: {found['problem']}" for number, found in enumerate(ranks) if found["problem"]]:
         raise StorageError(f"not all ranks can write to train.run_dir, {run_dir}: {failed[0]}")
@@ -174,8 +174,8 @@ def _reached(ranks: list[dict[str, Any]], folder: str) -> str:
     there = {entry.name for entry in list_folder(folder)} if exists(folder) else set()
     if len(there) < len(ranks):
         raise ConfigError(
-            f"what {len(ranks) - len(there)} of {len(ranks)} ranks wrote to train.run_dir, {run_dir}, is not visible"
-            " on the driver: the folder is local to each host. Set train.run_dir, and prepare.output, to storage"
+            f"the files that {len(ranks) - len(there)} of {len(ranks)} ranks wrote to train.run_dir, {run_dir}, are not"
+            " visible on the driver: the folder is local to each host. Set train.run_dir and prepare.output to storage"
             " that all hosts reach"
         )
     return f"{run_dir} is seen by the driver and all ranks"

@@ -1,8 +1,8 @@
-"""The errors a user can meet.
+"""The errors that a user can meet.
 
-Every message says what happened, where, and what to do next. All of them derive from :class:`SparkdlError`, so that a
-job can tell "the input was wrong" from "the program is broken", and each says who can mend it, as the exit code that
-the ``sparkdl`` command ends with.
+Every message says what happened, where, and what to do next. All errors derive from :class:`SparkdlError`, so that a
+caller can tell a known problem from a defect of the program. Each class has the exit code with which the ``sparkdl``
+command ends, which says where the problem is: with the user, the cluster or storage.
 """
 
 from enum import IntEnum
@@ -32,22 +32,22 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """How the ``sparkdl`` command ends: 2 is every command line's, and what follows is from ``sysexits.h``."""
+    """The exit codes of the ``sparkdl`` command. 69 and 74 are those of ``sysexits.h``."""
 
     PROGRAM = 1
     """A defect of sparkdl; there is a traceback."""
     USER = 2
-    """Arguments, settings, data, or code of the user's: to start the same again would end in the same way."""
+    """Arguments, settings, data, or the user's code: the same job would fail again."""
     CLUSTER = 69
     """Spark: slots, executors, hosts, the address of a server. EX_UNAVAILABLE."""
     STORAGE = 74
     """Storage, or MLflow's store. EX_IOERR."""
     INTERRUPTED = 130
-    """Ctrl-C, or somebody cancelled Spark's job: 128 + SIGINT, as shells say it."""
+    """Ctrl-C, or Spark's job was cancelled. 128 + SIGINT, as in shells."""
 
 
 class SparkdlError(Exception):
-    """What every error of this package is. Credentials in addresses (``scheme://user:password@host``) are masked."""
+    """The base of all errors of this package. It masks credentials in addresses (``scheme://user:password@host``)."""
 
     exit_code = ExitCode.USER
 
@@ -68,7 +68,7 @@ class DatasetError(SparkdlError):
 
 
 class StorageError(DatasetError):
-    """Storage that is full, or does not take what a dataset or predictions consist of."""
+    """Storage is full, does not answer, or refuses access to a dataset, predictions or checkpoints."""
 
     exit_code = ExitCode.STORAGE
 
@@ -78,17 +78,17 @@ class ModelError(SparkdlError):
 
 
 class OnlySparkError(ModelError):
-    """A model preprocesses with a stage that Spark alone can apply, where there is no Spark."""
+    """A model has a preprocessing stage that only Spark can apply, and there is no Spark."""
 
 
 class ClusterError(SparkdlError):
-    """Spark cannot be reached, or has not what was asked for."""
+    """Spark cannot be reached, or lacks what the job needs."""
 
     exit_code = ExitCode.CLUSTER
 
 
 class NotEnoughSlotsError(ClusterError):
-    """More ranks were asked for than the cluster has slots."""
+    """The job needs more ranks than the cluster has slots."""
 
 
 class RankError(SparkdlError):
@@ -101,7 +101,7 @@ class RankError(SparkdlError):
         "sparkdl.errors.CheckpointError": ExitCode.STORAGE,
         "sparkdl.errors.DamagedCheckpointError": ExitCode.STORAGE,
     }
-    """What need not be the fault of the user's code; every other exception is."""
+    """Exceptions that may have a cause outside the user's code; all others count as the user's."""
 
     def __init__(
         self,
@@ -117,19 +117,19 @@ class RankError(SparkdlError):
         self.rank = rank
         """The rank that failed first, if it is known."""
         self.exception_type = exception_type
-        """The exception it raised, as ``ValueError`` or ``package.module.Name``, or what happened to it: ``process
-        death`` (no time to raise one), ``silent`` (no heartbeat), ``stalled`` (no progress) or ``not started``."""
+        """The exception that the rank raised, as ``ValueError`` or ``package.module.Name``; or, if it could not raise
+        one, ``process death``, ``silent`` (no heartbeat), ``stalled`` (no progress) or ``not started``."""
         self.reason = without_credentials(reason)
-        """What that exception said, without the traceback."""
+        """The message of that exception, without the traceback."""
         self.step = step
-        """The last step that it reported, if it did."""
+        """The last step that the rank reported, if any."""
         self.host = host
-        """Where it ran, if it is known."""
+        """The host of the rank, if it is known."""
         self.exit_code = self._EXIT_CODES.get(exception_type, ExitCode.USER)
 
 
 class RunCancelledError(SparkdlError):
-    """A run that somebody ended from outside: ``cancelAllJobs``, a notebook's stop button, Spark's web page.
+    """The run was cancelled from outside: by ``cancelAllJobs``, a notebook's stop button, or Spark's web page.
 
     MLflow shows it as KILLED.
     """
@@ -138,7 +138,7 @@ class RunCancelledError(SparkdlError):
 
 
 class TrainingError(SparkdlError):
-    """Training stopped because going on would be worthless, for example because the loss is not a number."""
+    """Training stopped because continuing would be useless, for example because the loss is NaN."""
 
 
 class CheckpointError(SparkdlError):
@@ -148,14 +148,14 @@ class CheckpointError(SparkdlError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint is not what was written: torn, altered or incomplete. The one before it may be whole."""
+    """A checkpoint differs from what was written: torn, altered or incomplete. The previous one may be intact."""
 
 
 class RegistryError(SparkdlError):
-    """A registered model, version or alias that does not exist, or a registry that refuses."""
+    """A registered model, version or alias does not exist, or the registry refuses a request."""
 
 
 class TrackingError(SparkdlError):
-    """The tracking store cannot be reached, or did not take what could not be left out."""
+    """The tracking store cannot be reached, or refuses a record that the job needs."""
 
     exit_code = ExitCode.STORAGE

@@ -1,4 +1,4 @@
-"""Packages that only an extra of the distribution installs: imported where they are used, and nowhere else."""
+"""Imports packages that only an extra of the distribution installs, when they are first used."""
 
 from importlib import import_module
 from types import ModuleType
@@ -8,13 +8,13 @@ from sparkdl.errors import ConfigError
 __all__ = ["DISTRIBUTION", "how_to_install", "require"]
 
 DISTRIBUTION = "sparkdl-cluster"
-"""What is installed, as the package index names it: the index has another project called sparkdl."""
+"""The name of this distribution on the package index, which has another project called sparkdl."""
 
 
 def require(module: str, *, extra: str) -> ModuleType:
     """Import a module of a package that an extra installs. Runs anywhere.
 
-    Raises :class:`~sparkdl.errors.ConfigError` that names the extra when the package is not installed.
+    Raises :class:`~sparkdl.errors.ConfigError`, which names the extra, if the package is not installed.
     """
     package = module.partition(".")[0]
     try:
@@ -23,7 +23,7 @@ def require(module: str, *, extra: str) -> ModuleType:
         if error.name != package:
             raise
         raise ConfigError(
-            f"{package} is not installed in this environment, and is needed here: {how_to_install(extra)}"
+            f"{package} is not installed in this environment, but is needed here: {how_to_install(extra)}"
         ) from None
     return import_module(module)
 

@@ -1,7 +1,7 @@
-"""New processes on the driver in milliseconds: forks of one that has imported PyTorch, which takes seconds.
+"""Starts processes on the driver in milliseconds, by forking a process that has already imported PyTorch.
 
-The driver starts that process, the nursery, when it first needs a fork. The nursery ends with the driver. In between
-stands one process for each fork, its parent, which tells the driver how the fork has ended.
+The driver starts this process, the nursery, when it first needs a fork; it ends with the driver. Each fork has a parent
+process of its own between itself and the nursery, which reports to the driver how the fork has ended.
 """
 
 import atexit
@@ -23,25 +23,26 @@ from typing import IO
 
 __all__ = ["Fork", "preload", "serve"]
 
-SLOW_TO_IMPORT = ("torch", "torch._dynamo", "horovod.torch")  # the second is imported when an optimizer is made
+SLOW_TO_IMPORT = ("torch", "torch._dynamo", "horovod.torch")  # making an optimizer imports torch._dynamo
 NUMBER = struct.Struct("<q")
 
 
 class Fork:
     """A new process on the driver that calls ``main(result_fd)``, with the driver's environment, paths and streams.
 
-    It is a session of its own: Ctrl-C reaches the driver alone, and what the process starts is killed with it.
+    It has its own process session: Ctrl-C only reaches the driver, and processes that the fork starts are killed with
+    it.
     """
 
     def __init__(self, main: Callable[[int], None]) -> None:
-        """Raises ChildProcessError when no process can be started."""
+        """Start the process. Raises ChildProcessError if that fails."""
         pipes = [os.pipe() for _ in range(3)]
         (stdin, stdin_end), (result_end, result), (status_end, status) = pipes
         self.stdin: IO[bytes] = os.fdopen(stdin_end, "wb")
         self.result: IO[bytes] = os.fdopen(result_end, "rb")
-        """What the process writes to ``result_fd``."""
+        """The end of a pipe from which the data that the process writes to ``result_fd`` can be read."""
         self.returncode: int | None = None
-        """What :meth:`wait` has returned."""
+        """The result of :meth:`wait`; None before."""
         self._one_asks = threading.Lock()
         self._status: IO[bytes] = os.fdopen(status_end, "rb", buffering=0)
         try:
@@ -50,11 +51,11 @@ class Fork:
             for fd in (stdin, result, status):
                 os.close(fd)
         self.pid = self._told()
-        if self.pid < 0:  # how it has ended, before it could say who it is
-            raise ChildProcessError(f"the process ended with {self.pid} before it began")
+        if self.pid < 0:  # the process ended before it reported its id: this is its exit status
+            raise ChildProcessError(f"the process ended with status {self.pid} before it started its work")
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, or minus the signal that has ended the process; raises TimeoutError after so many seconds."""
+        """The exit code, or minus the signal that ended the process. Raises TimeoutError after ``timeout`` seconds."""
         if self.returncode is None and not select.select([self._status], [], [], timeout)[0]:
             raise TimeoutError
         with self._one_asks:
@@ -63,15 +64,15 @@ class Fork:
         return self.returncode
 
     def kill(self) -> None:
-        """Kill the process and what it has started."""
+        """Kill the process and all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def _told(self) -> int:
-        """The next number from the fork's parent."""
+        """The next number that the fork's parent sends. Raises ChildProcessError if the nursery has ended."""
         told = self._status.read(NUMBER.size)
         if len(told) < NUMBER.size:
-            raise ChildProcessError("the process that others are forked from has ended; see its messages above")
+            raise ChildProcessError("the process from which others are forked has ended; see its messages above")
         return int(NUMBER.unpack(told)[0])
 
 
@@ -102,15 +103,15 @@ class _Nursery:
 
     def request(self, main: Callable[[int], None], fds: list[int]) -> None:
         content = pickle.dumps((sys.path, dict(os.environ), str(Path.cwd()), pickle.dumps(main)))
-        with self._lock, suppress(BrokenPipeError):  # whoever waits for the fork finds out
+        with self._lock, suppress(BrokenPipeError):  # Fork.wait raises an error if the nursery has ended
             socket.send_fds(self._socket, [NUMBER.pack(len(content))], fds)
             self._socket.sendall(content)
 
 
 def serve(fd: int) -> None:
-    """Import, then fork as the driver asks, until it ends. Returns in each fork when that has done its work."""
+    """Import, then fork on the driver's requests until it ends. In a fork, returns when its work is done."""
     preload(SLOW_TO_IMPORT)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks' parents
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reaps the forks' parents, for which this process does not wait
     with socket.socket(fileno=fd) as driver:
         while True:
             head, fds, *_ = socket.recv_fds(driver, NUMBER.size, maxfds=5)
@@ -118,8 +119,8 @@ def serve(fd: int) -> None:
                 return
             content = driver.recv(NUMBER.unpack(head)[0], socket.MSG_WAITALL)
             sys.path[:], environment, folder, function = pickle.loads(content)
-            main = pickle.loads(function)  # all later forks share what this imports
-            gc.freeze()  # what is shared stays shared: a fork's collector would go through all of it
+            main = pickle.loads(function)  # later forks share the modules that this imports
+            gc.freeze()  # a fork's garbage collector would write to, and so copy, all memory shared with this process
             if not os.fork():
                 break
             for each in fds:
@@ -129,7 +130,7 @@ def serve(fd: int) -> None:
 
 
 def _be_parent_or_fork(fds: list[int], environment: dict[str, str], folder: str) -> None:
-    """Fork once more: the parent tells how the fork ends, and never returns; the fork has all of the driver's."""
+    """Fork once more. The parent reports how the fork ends, and never returns; the fork takes the driver's streams."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status = fds[-1]
     pid = os.fork()
@@ -140,7 +141,7 @@ def _be_parent_or_fork(fds: list[int], environment: dict[str, str], folder: str)
         os.write(status, NUMBER.pack(ended))
         os._exit(0)
     os.setsid()
-    os.write(status, NUMBER.pack(os.getpid()))  # whoever knows it may kill the session, so that there must be one
+    os.write(status, NUMBER.pack(os.getpid()))  # only now: the driver may kill the session as soon as it has the id
     os.close(status)
     for stream, fd in enumerate(fds[:3]):
         os.dup2(fd, stream)
@@ -151,9 +152,9 @@ def _be_parent_or_fork(fds: list[int], environment: dict[str, str], folder: str)
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import what the forks of this process need, as far as it can be imported; let each draw numbers of its own."""
+    """Import these modules, skipping those that fail, and let each fork reseed NumPy's random numbers."""
     for name in names:
-        with suppress(Exception):  # a fork that needs it says what is wrong
+        with suppress(Exception):  # a fork that needs the module raises the error itself
             importlib.import_module(name)
-    if numpy := sys.modules.get("numpy"):  # Python's own generator sees to that by itself
+    if numpy := sys.modules.get("numpy"):  # Python's own generator reseeds itself after a fork
         os.register_at_fork(after_in_child=numpy.random.seed)

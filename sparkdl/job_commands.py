@@ -1,4 +1,4 @@
-"""How a job becomes a command: its arguments, what it prints, and the exit codes of its errors."""
+"""Turns jobs into commands: their arguments, their output, and the exit codes of their errors."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from sparkdl.settings import Settings
 __all__ = ["Commands", "job", "pipeline_arguments"]
 
 Work = Callable[[Settings], dict[str, str]]
-"""A job, or the check of one: from settings to what is printed, a line for each name."""
+"""A job, or the check of a job. Takes settings, and returns what is printed: one line per name."""
 
 
 class Commands(click.Group):
-    """Commands whose errors, if a user can mend them, are one message and an exit code."""
+    """Commands that print errors which a user can fix as one message, and end with an exit code."""
 
     def invoke(self, context: click.Context) -> Any:
         """Run the command that the arguments name."""
@@ -29,7 +29,7 @@ class Commands(click.Group):
             if _was_interrupted(error):
                 click.secho("sparkdl: interrupted; nothing is left running", err=True)
                 sys.exit(ExitCode.INTERRUPTED)
-            if isinstance(error, OSError) and error.filename:  # storage, whose outage was waited out
+            if isinstance(error, OSError) and error.filename:  # storage has failed, also after retries
                 error, code = SparkdlError(f"{error.filename}: {error.strerror}"), ExitCode.STORAGE
             elif isinstance(error, SparkdlError):
                 code = error.exit_code
@@ -40,22 +40,22 @@ class Commands(click.Group):
 
 
 def pipeline_arguments(command: Any) -> Any:
-    """CONFIGURATION and OVERRIDES, which every job takes."""
+    """Add the arguments CONFIGURATION and OVERRIDES, which every job takes."""
     command = click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")(command)
     return click.argument("configuration", type=click.Path(dir_okay=False))(command)
 
 
 def job(work: Work, check: Work, *, folder: Callable[[Settings], str]) -> Callable[[Any], Any]:
-    """A command that does its work, once if there is a key, or checks what would run; what these return is printed.
+    """A command that runs ``work``, or with ``--dry-run`` only ``check``, and prints the result.
 
-    ``folder`` is where drivers that are given the same key find each other.
+    With ``--idempotency-key``, only one of all submissions with that key runs; they find each other in ``folder``.
     """
 
     def decorate(described: Any) -> Any:
         @pipeline_arguments
-        @click.option("--dry-run", is_flag=True, help="Check all that the job needs, say what would run, and end.")
+        @click.option("--dry-run", is_flag=True, help="Check everything that the job needs, and print what would run.")
         @click.option(
-            "--idempotency-key", metavar="KEY", help="Of all submissions with this key, one runs; all show its result."
+            "--idempotency-key", metavar="KEY", help="Only one submission with this key runs; all print its result."
         )
         @wraps(described)
         def command(
@@ -71,7 +71,7 @@ def job(work: Work, check: Work, *, folder: Callable[[Settings], str]) -> Callab
                 _show(check(settings))
                 click.echo("nothing was run: this was a dry run")
             elif idempotency_key:
-                from sparkdl.once import run_once  # what other commands need not import
+                from sparkdl.once import run_once  # imported here, because other commands do not need it
 
                 how = settings.model_dump_json(exclude={"train": {"resume"}, "tune": {"resume"}})
                 what = f"{described.__name__} {how}"
@@ -85,7 +85,7 @@ def job(work: Work, check: Work, *, folder: Callable[[Settings], str]) -> Callab
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether somebody pressed Ctrl-C, whatever failed while that ended the job: the JVM may have been gone by then."""
+    """Whether Ctrl-C is among the causes: the error itself may be one of the JVM, which had ended by then."""
     while error and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

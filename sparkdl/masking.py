@@ -1,4 +1,4 @@
-"""What may be shown of settings, addresses and errors: everything but the secrets in them."""
+"""Masks secrets in settings, addresses and errors before they are shown or stored."""
 
 import re
 from collections.abc import Mapping
@@ -13,17 +13,18 @@ SECRET_WORD = re.compile(
     r"|(.*(access|account|api|auth|private|secret|session|shared))?(key|token)|sas|sig"
 )
 MEASURES = {"dim", "dims", "dimension", "dimensions", "heads", "length", "size", "width"}
-"""What is counted in the last word of a name is no secret: ``key_dim`` is a number of an attention layer."""
-# Up to the last @, for a password may hold one. It may hold a slash, too, where what follows the colon is no port.
+"""Names that end with one of these words are no secrets: ``key_dim`` is a size in an attention layer."""
+# Up to the last @, because a password may contain one; and it may contain a slash, unless a port follows the colon.
 CREDENTIALS = re.compile(r"(?<=://)(?:[^/:@\s\[]*:(?!\d{1,5}[/,])[^\s\"]*|[^/\s]*)@")
 ORACLE = re.compile(r"(?i)\b((?:jdbc|oracle)[:\w]*:)[^/:@\s]+/\S*@")  # jdbc:oracle:thin:user/password@host
 QUERY = re.compile(r"([?&;]([\w.-]+)=)[^&;\s]+")
 
 
 def masked(value: Any, *, name: str = "") -> Any:
-    """A copy that JSON can hold: secrets by name (``password``, ``token``, ``key`` ...) and credentials in URIs masked.
+    """A copy that can be written as JSON, in which secrets are masked.
 
-    Callables are written as their import path.
+    Secrets are values with a name such as ``password``, ``token`` or ``key``, and credentials in URIs. Callables are
+    replaced by their import paths.
     """
     if value is not None and not isinstance(value, bool) and _is_secret(name):
         return MASK
@@ -48,7 +49,7 @@ def without_credentials(text: str) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    """Whether one of the words in ``fs.s3a.secret.key``, ``apiToken`` or ``DB_PASSWORD`` tells of a secret."""
+    """Whether a name contains a word for a secret, as ``fs.s3a.secret.key``, ``apiToken`` or ``DB_PASSWORD`` do."""
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
     if not words or words[-1] in MEASURES:
         return False

@@ -1,6 +1,6 @@
-"""A job that is submitted twice runs once, so that a scheduler that has lost the answer can ask again.
+"""Runs a job once, even if it is submitted several times, so that a scheduler can safely submit it again.
 
-Runs on the driver. Whichever driver does the job owns a folder, as the driver of a run does, and leaves its result
+Runs on the driver. The driver that runs the job owns a folder, like the driver of a training, and writes its result
 there.
 """
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 def run_once(work: Callable[[], dict[str, str]], *, key: str, job: str, folder: str) -> dict[str, str]:
-    """Return what ``work`` returns, or what it has returned to another submission with this key.
+    """Run ``work`` and return its result, or return the result of an earlier submission with the same key.
 
-    ``folder`` is on storage that every driver reaches. While a driver that has the key lives, others wait for its
-    result; when it fails or dies, the next one does the work. ``job`` says what the job is: for another one than the
-    key's, raises :class:`~sparkdl.errors.ConfigError`.
+    ``folder`` is on storage that every driver reaches. While the driver that runs the job is alive, drivers with the
+    same key wait for its result; if it fails or dies, the next driver runs the job. ``job`` identifies the job and its
+    settings. Raises :class:`~sparkdl.errors.ConfigError` if the key was used for another job.
     """
     place, digest = join(folder, f".job-{_digest(key)}"), _digest(job)
     with Owner() as owner:
@@ -37,7 +37,7 @@ def run_once(work: Callable[[], dict[str, str]], *, key: str, job: str, folder: 
             owner.check()
             write_file(join(place, RESULT), json.dumps(result).encode())
         elif result["job"] == digest:
-            log.info("a job with this idempotency key has run already; this is its result")
+            log.info("a job with this idempotency key has already run; this is its result")
         else:
             raise ConfigError(
                 f"the idempotency key {key!r} was used in {folder} for a job with other settings; choose another key"

@@ -1,4 +1,4 @@
-"""The jobs of a pipeline: each from settings to what is told of it, done or only checked. Runs on the driver."""
+"""The jobs of a pipeline. Each takes settings, runs or is only checked, and returns a summary. Runs on the driver."""
 
 import logging
 import uuid
@@ -47,7 +47,7 @@ def check_prepare(settings: Settings) -> Summary:
 
 
 def train(settings: Settings) -> Summary:
-    """Train on the dataset and register the model, with lighter forms where they are asked for."""
+    """Train on the dataset and register the model, with lighter forms if ``compress.forms`` is set."""
     arguments = _arguments(settings, settings.train)
     _check_forms(settings, arguments["dataset"])
     trained = sparkdl.train(**arguments)
@@ -93,7 +93,7 @@ def check_tune(settings: Settings) -> Summary:
 
 
 def train_extreme(settings: Settings) -> Summary:
-    """Train on the sparse dataset and register the ensemble, with its lighter form where that is asked for."""
+    """Train on the sparse dataset and register the ensemble, with its lighter form if ``compress.forms`` is set."""
     arguments = _arguments(settings, settings.extreme)
     _check_forms(settings, arguments["dataset"])
     trained = sparkdl.train_extreme(**arguments)
@@ -133,10 +133,10 @@ def check_compress(settings: Settings) -> Summary:
 
 
 def score(settings: Settings) -> Summary:
-    """Write the registered model's predictions for the source's rows, with ``score.stream`` for those that are new."""
+    """Write the registered model's predictions for the source's rows; with ``score.stream`` only for new rows."""
     output = settings.require("score.output")
     if settings.score.stream:
-        from sparkdl.scoring.stream import score_stream  # which other commands need not import
+        from sparkdl.scoring.stream import score_stream  # imported here, because other commands do not need it
 
         model, _, stream = _opened_stream(settings)
         written, new = score_stream(**stream), " new"
@@ -144,12 +144,12 @@ def score(settings: Settings) -> Summary:
         model, scored = _scored(settings)
         how = settings.score.model_dump(include={"format", "mode", "key"})
         written, new = sparkdl.write_predictions(scored, output, **how), ""
-    failed = f", {written.failed:,} of them without a prediction: see their column error" if written.failed else ""
+    failed = f", {written.failed:,} of them without a prediction: see the column error" if written.failed else ""
     return {"model": model, "predictions": output, "rows": f"{written.rows:,}{new}{failed}"}
 
 
 def check_score(settings: Settings) -> Summary:
-    """Find model, rows and a free place for predictions; score nothing."""
+    """Check that the model, the rows and a free place for predictions exist. Scores nothing."""
     output = settings.require("score.output")
     if settings.score.stream:
         model, scored, _ = _opened_stream(settings, keep=False)
@@ -160,14 +160,14 @@ def check_score(settings: Settings) -> Summary:
 
 
 def parent_of(key: str) -> Callable[[Settings], str]:
-    """What gives the folder in which the output lies that a key names."""
+    """A function from settings to the parent folder of the output that a key names."""
     return lambda settings: str(settings.require(key)).rstrip("/").rpartition("/")[0]
 
 
 def _arguments(settings: Settings, section: Train | Extreme, *, cards: str | None = None) -> dict[str, Any]:
-    """Those of both ways to train, each with the settings of its section.
+    """The arguments of :func:`sparkdl.train` and :func:`sparkdl.train_extreme`, from the settings of their section.
 
-    Where the dataset is a folder of Parquet files, a card is made for them, below ``cards`` or else beside the runs.
+    If the dataset is a folder of Parquet files, a card is made for them, below ``cards`` or else beside the runs.
     """
     spark = sparkdl.get_session(settings.cluster)  # its Python workers start while the driver imports PyTorch
     dataset = section.dataset or settings.require("prepare.output")
@@ -187,7 +187,7 @@ def _arguments(settings: Settings, section: Train | Extreme, *, cards: str | Non
 
 
 def _searched(settings: Settings) -> dict[str, Any]:
-    """What trials learn from, where all learn from the same, and the session that they run in."""
+    """The dataset that all trials share, if they share one, and the Spark session in which they run."""
     if any(key.startswith("prepare.") for key in settings.tune.space):
         return {"spark": sparkdl.get_session(settings.cluster)}
     arguments = _arguments(settings, settings.train)
@@ -195,7 +195,7 @@ def _searched(settings: Settings) -> dict[str, Any]:
 
 
 def _forms(made: Any) -> Summary:
-    """What became of each form."""
+    """A line for each form, with its figure and its size."""
     kept = {
         name: f"{form.metric} {form.figure:.4f} ({form.original_figure:.4f} of the original),"
         f" {form.bytes / form.original_bytes:.2f} of its bytes; {form.made}"
@@ -205,10 +205,10 @@ def _forms(made: Any) -> Summary:
 
 
 def _check_forms(settings: Settings, dataset: sparkdl.Dataset | str) -> Summary:
-    """Find before training what would keep forms from being made after it, where they are asked for."""
+    """Check before training that the forms in ``compress.forms``, if any, can be made after it."""
     if not settings.compress.after_training:
         return {}
-    from sparkdl.forms.compress import split_to_measure_by  # which other commands need not import
+    from sparkdl.forms.compress import split_to_measure_by  # imported here, because other commands do not need it
 
     opened = sparkdl.Dataset.open(dataset) if isinstance(dataset, str) else dataset
     split = split_to_measure_by(opened, settings.compress)
@@ -216,13 +216,13 @@ def _check_forms(settings: Settings, dataset: sparkdl.Dataset | str) -> Summary:
 
 
 def _formed(trained: Any, settings: Settings, dataset: sparkdl.Dataset | str) -> Summary:
-    """A version with forms after the one that was trained, where they are asked for. That one stays as it is."""
+    """If ``compress.forms`` is set, register another version of the trained model that has these forms."""
     if not settings.compress.after_training:
         return {}
     try:
         made = sparkdl.compress(trained, **_to_compress(settings) | {"dataset": dataset})
     except ModelError as error:
-        log.warning("the model is trained, and there are no forms of it: %s", error)
+        log.warning("the model is trained and registered, but its forms could not be made: %s", error)
         return {"forms": f"none: {error}"}
     return _forms(made) | {
         "model with forms": made.model_uri,
@@ -242,8 +242,8 @@ def _to_compress(settings: Settings) -> dict[str, Any]:
 
 
 def _scored(settings: Settings) -> tuple[str, Any]:
-    """The model, and the rows with its predictions, which nobody has computed yet."""
-    # What other commands need not import.
+    """The model, and the rows with its predictions, which are not computed yet."""
+    # Imported here, because other commands do not need it.
     from sparkdl.data.model_card import ModelCard
     from sparkdl.scoring.held_out import check_split
     from sparkdl.scoring.merging import score_changes
@@ -262,9 +262,9 @@ def _scored(settings: Settings) -> tuple[str, Any]:
 
 
 def _opened_stream(settings: Settings, *, keep: bool = True) -> tuple[str, Any, dict[str, Any]]:
-    """The model, new rows with its predictions, and what :func:`score_stream` is called with; nothing is computed yet.
+    """The model, the stream of new rows, and the other arguments of :func:`score_stream`. Nothing is computed yet.
 
-    The checkpoint is made, if it is new, unless it is not to be kept.
+    A new checkpoint is written, unless ``keep`` is false.
     """
     from sparkdl.data.sources.open_stream import keeps_columns, open_stream
     from sparkdl.scoring.merging import score_changes
@@ -286,7 +286,7 @@ def _opened_stream(settings: Settings, *, keep: bool = True) -> tuple[str, Any, 
 
 
 def _asked(settings: Settings) -> tuple[str, Any, Callable[[Any], Any]]:
-    """The model as it was asked for, the source, and what appends predictions to rows: all of one version."""
+    """The model's name, the source, and a function that appends predictions to rows, all for the same version."""
     from sparkdl.tracking.download import pinned
 
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
@@ -299,19 +299,19 @@ def _asked(settings: Settings) -> tuple[str, Any, Callable[[Any], Any]]:
 
 
 def _picked(rows: Any, settings: Settings) -> Any:
-    """The rows that ``score.where`` picks."""
+    """The rows that ``score.where`` selects."""
     from sparkdl.data.sql import condition
 
     return rows.where(condition(settings.score.where, key="score.where")) if settings.score.where else rows
 
 
 def _merged_by(settings: Settings) -> str | None:
-    """The column by which predictions are merged, if they are."""
+    """The column by which predictions are merged; None if they are not merged."""
     return settings.score.key if settings.score.mode == "merge" else None
 
 
 def _alias(registered: Any, tracking: Tracking) -> str:
-    """What became of the alias; there is no version while MLflow does not answer."""
+    """Whether the alias moved. Without an answer of MLflow there is no version yet."""
     if registered is None:
         return (
             "moves when `sparkdl sync` registers the model" if tracking.register_as else "none (tracking.register_as)"

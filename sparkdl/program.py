@@ -1,4 +1,4 @@
-"""The program's own modules: those beside its script or notebook, which executors have not. Runs on the driver."""
+"""The program's own modules: those beside its script or notebook, which executors lack. Runs on the driver."""
 
 import sys
 import sysconfig
@@ -14,11 +14,11 @@ __all__ = ["is_the_programs", "pickled_by_value", "program_folders", "running_sc
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _script: Path | None = None
-"""What runs instead of this process's own script."""
+"""A script that runs on ranks in place of this process's own script."""
 
 
 def program_folders() -> list[Path]:
-    """The folder of the script that runs, and the current one, which is a notebook's. Runs on the driver."""
+    """The folder of the running script, and the current folder, which is that of a notebook. Runs on the driver."""
     script = _script or getattr(sys.modules.get("__main__"), "__file__", None)
     folders = [Path(script).absolute().parent] if script else []
     return list(dict.fromkeys([*folders, Path.cwd()]))
@@ -26,7 +26,7 @@ def program_folders() -> list[Path]:
 
 @contextmanager
 def running_script(path: Path) -> Iterator[None]:
-    """While this lasts, the program is this script, which runs elsewhere: what it imports is found beside it."""
+    """Within this context, the program is this script, so that modules beside it count as the program's own."""
     global _script
     before, folder = _script, str(path.absolute().parent)
     _script = path
@@ -39,7 +39,7 @@ def running_script(path: Path) -> Iterator[None]:
 
 
 def is_the_programs(path: Path) -> bool:
-    """Whether a file lies below one of these folders, and is neither installed nor a part of Python."""
+    """Whether a file is below one of the program's folders, and neither installed nor a part of Python."""
     if _INSTALLED & set(path.parts):
         return False
     python = Path(sysconfig.get_path("stdlib"))
@@ -48,12 +48,12 @@ def is_the_programs(path: Path) -> bool:
 
 @contextmanager
 def pickled_by_value() -> Iterator[None]:
-    """While this lasts, what Spark itself pickles takes the program's imported modules along, instead of their names.
+    """Within this context, Spark pickles the program's own modules by value, so that tasks need not import them.
 
-    For functions that Spark calls in tasks of its own, as a stage of ``pyspark.ml`` does that is written in Python.
-    Several threads may enter.
+    For functions that Spark calls in tasks, such as those of a ``pyspark.ml`` stage written in Python. Several threads
+    may enter at a time.
     """
-    from pyspark import cloudpickle  # a copy of its own, without types
+    from pyspark import cloudpickle  # PySpark's own copy, without type hints
 
     pickles: Any = cloudpickle
 
@@ -75,7 +75,7 @@ def pickled_by_value() -> Iterator[None]:
 
 _registering = threading.Lock()
 _users: Counter[str] = Counter()
-"""How many are inside of :func:`pickled_by_value`, by the modules that they need."""
+"""For each module, how many threads are inside :func:`pickled_by_value`."""
 
 
 def _own_modules() -> list[ModuleType]:

@@ -1,4 +1,4 @@
-"""A function or a script of the user's own on all ranks at once: HorovodRunner, TorchRunner and ``distributed``."""
+"""Runs a user's own function or script on all ranks at once: HorovodRunner, TorchRunner and ``distributed``."""
 
 import logging
 import math
@@ -37,7 +37,7 @@ __all__ = ["DistributedFunction", "HorovodRunner", "TorchRunner", "checkpoint_di
 P = ParamSpec("P")
 T = TypeVar("T")
 CHECKPOINT_DIR = "SPARKDL_CHECKPOINT_DIR"
-"""The variable by which a program finds the folder of its checkpoints."""
+"""The environment variable with the folder of a program's checkpoints."""
 RESTART_SECONDS = 1.0  # from a failure to the next attempt
 
 logger = logging.getLogger("sparkdl")
@@ -50,15 +50,15 @@ class HorovodRunner:
     """
 
     def __init__(self, *, np: int, driver_log_verbosity: LogVerbosity = "log_callback_only") -> None:
-        """Choose where to run and what to hear.
+        """Choose where ranks run, and which of their output the driver prints.
 
-        ``np > 0``: so many ranks in one barrier stage, one in each task slot; waits for the slots. ``np < 0``: ``-np``
-        processes on the driver, to try a program out; everything they print appears here. ``np = 0``: one rank in every
+        ``np > 0``: so many ranks in one barrier stage, one per task slot; waits for the slots. ``np < 0``: ``-np``
+        processes on the driver, to try out a program; the driver prints all their output. ``np = 0``: one rank in every
         slot of the cluster (deprecated by Databricks).
 
-        ``driver_log_verbosity``: ``"all"`` prints everything that ranks print, ``"log_callback_only"`` only what they
-        hand to :func:`sparkdl.horovod.log_to_driver`; the rest goes to the executors' logs, which are the terminal's
-        where Spark is embedded.
+        ``driver_log_verbosity``: with ``"all"``, the driver prints all output of ranks; with ``"log_callback_only"``
+        only messages of :func:`sparkdl.horovod.log_to_driver`. All other output goes to the executors' logs, or to the
+        terminal if Spark is embedded.
         """
         _check(np, driver_log_verbosity)
         self.num_processor = np
@@ -67,13 +67,13 @@ class HorovodRunner:
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
         """Call ``main(**kwargs)`` on every rank and return what rank 0 returns.
 
-        A rank may compute for any time without a heartbeat, because a call that holds Python's global lock (a large
-        ``pickle.load``) blocks the heartbeat. A rank whose process ends or whose host vanishes is an error as soon as
-        its connection is lost; one whose process is stopped (SIGSTOP) is waited for.
+        A rank may be without a heartbeat for any time, because a long call that holds Python's global lock (a large
+        ``pickle.load``) blocks the heartbeat. If a rank's process ends or its host vanishes, this raises an error as
+        soon as the connection is lost; if its process is stopped (SIGSTOP), this waits.
 
-        Function and arguments are pickled by cloudpickle. Raises :class:`~sparkdl.errors.RankError` when a rank fails,
-        :class:`~sparkdl.errors.NotEnoughSlotsError` when there are fewer slots than ranks, and
-        :class:`~sparkdl.errors.ConfigError` when Horovod is not installed or the function cannot be pickled.
+        Function and arguments are pickled by cloudpickle. Raises :class:`~sparkdl.errors.RankError` if a rank fails,
+        :class:`~sparkdl.errors.NotEnoughSlotsError` if there are fewer slots than ranks, and
+        :class:`~sparkdl.errors.ConfigError` if Horovod is not installed or the function cannot be pickled.
         """
 
         def call(rank: Rank) -> Any:
@@ -90,9 +90,9 @@ class HorovodRunner:
 class TorchRunner:
     """Runs a program of torch.distributed on ``np`` ranks: a function, or a script. Runs on the driver.
 
-    Every rank finds in its environment what ``torchrun`` would set (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``,
-    ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT`` and what goes with them), so that ``init_process_group``,
-    DDP, FSDP, Accelerate, Lightning and transformers' ``Trainer`` find the other ranks by themselves.
+    Every rank has the environment variables that ``torchrun`` sets (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``,
+    ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT`` and so on), so that ``init_process_group``, DDP, FSDP,
+    Accelerate, Lightning and transformers' ``Trainer`` find the other ranks without further settings.
     """
 
     def __init__(
@@ -104,22 +104,23 @@ class TorchRunner:
         checkpoint_dir: str | None = None,
         heartbeat_timeout: float = 300.0,
     ) -> None:
-        """Choose where to run, what to hear, and what to do about failures.
+        """Choose where ranks run, which of their output the driver prints, and how failures are handled.
 
-        ``np`` means what it does to :class:`HorovodRunner`: ranks in task slots, or below zero processes on the driver.
+        ``np`` is the same as in :class:`HorovodRunner`: ranks in task slots, or if negative, processes on the driver.
 
-        ``driver_log_verbosity``: ``"all"`` prints here what ranks print, each line with its rank in front;
-        ``"log_callback_only"`` leaves it to the executors' logs.
+        ``driver_log_verbosity``: with ``"all"``, the driver prints all output of ranks, each line with its rank in
+        front; with ``"log_callback_only"``, output stays in the executors' logs.
 
-        ``max_restarts``: how many times a program that fails is started again, on all ranks and from its beginning, as
-        ``torchrun --max-restarts`` does. It goes on from what it has saved in ``checkpoint_dir``, a folder on storage
-        that driver and ranks reach, which is made here and which the program finds by
+        ``max_restarts``: how often a program that fails is restarted, on all ranks and from its beginning, as by
+        ``torchrun --max-restarts``. To continue, it has to save its state in ``checkpoint_dir``, a folder on storage
+        that driver and ranks reach. The runner makes this folder; the program gets its path from
         :func:`sparkdl.checkpoint_dir`.
 
-        ``heartbeat_timeout``: ranks speak every second, from a thread of their own; one that has been silent for so
-        many seconds is given up. Its process is stopped, its host is gone, or native code keeps Python's lock so long.
+        ``heartbeat_timeout``: a thread of each rank sends a heartbeat every second. A rank without a heartbeat for so
+        many seconds counts as failed: its process is stopped, its host is gone, or native code holds Python's global
+        lock for that long.
 
-        Raises :class:`~sparkdl.errors.ConfigError` for values that cannot be.
+        Raises :class:`~sparkdl.errors.ConfigError` for invalid values.
         """
         _check(np, driver_log_verbosity)
         if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
@@ -135,19 +136,21 @@ class TorchRunner:
     def run(self, main: Callable[..., Any] | str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
         """Call ``main(*args, **kwargs)`` on every rank and return what rank 0 returns.
 
-        ``main`` may be the path of a script instead, and ``args`` its command line: it runs as ``__main__``, with the
-        modules beside it, and None is returned. Function and arguments are pickled by cloudpickle. The processes of the
-        ranks end with the run.
+        ``main`` may also be the path of a script; then ``args`` is its command line, it runs as ``__main__`` and may
+        import the modules beside it, and the result is None. Functions and arguments are pickled by cloudpickle. The
+        processes of the ranks end with the run.
 
-        Raises :class:`~sparkdl.errors.RankError` when a rank fails (with restarts: for the last time),
-        :class:`~sparkdl.errors.NotEnoughSlotsError` when there are fewer slots than ranks,
-        :class:`~sparkdl.errors.ConfigError` when the function cannot be pickled or the script is not there, and
-        :class:`~sparkdl.errors.StorageError` when nothing can be written to ``checkpoint_dir``.
+        Raises :class:`~sparkdl.errors.RankError` if a rank fails and no restart is left,
+        :class:`~sparkdl.errors.NotEnoughSlotsError` if there are fewer slots than ranks,
+        :class:`~sparkdl.errors.ConfigError` if the function cannot be pickled or the script does not exist, and
+        :class:`~sparkdl.errors.StorageError` if ``checkpoint_dir`` is not writable.
         """
         if callable(main):
             return self._run(main, args, kwargs)
         if kwargs:
-            raise ConfigError(f"a script has a command line and no keyword arguments, such as {next(iter(kwargs))!r}")
+            raise ConfigError(
+                f"a script takes only positional arguments, its command line, but got {next(iter(kwargs))!r}"
+            )
         with running_script(Path(main)):
             return self._run(Script.open(Path(main)), tuple(map(str, args)), {})
 
@@ -157,8 +160,8 @@ class TorchRunner:
         def call(rank: Rank) -> Any:
             if folder and local_path(folder) and not exists(folder):
                 raise ConfigError(
-                    f"the folder {folder} is not on {rank.host}, where rank {rank.rank} runs; checkpoint_dir has to be"
-                    " on storage that the driver and all executors share"
+                    f"the folder {folder} does not exist on {rank.host}, where rank {rank.rank} runs; checkpoint_dir"
+                    " has to be on storage that the driver and all executors share"
                 )
             result = main(*args, **kwargs)
             return result if rank.rank == 0 else None
@@ -185,7 +188,7 @@ class TorchRunner:
 
 
 class DistributedFunction(Generic[P, T]):
-    """A function that can be called here, or on ranks; see :func:`distributed`."""
+    """A function that can be called in this process or on ranks; see :func:`distributed`."""
 
     def __init__(self, function: Callable[P, T], runner: TorchRunner) -> None:
         self._function, self._runner = function, runner
@@ -196,13 +199,13 @@ class DistributedFunction(Generic[P, T]):
         return self._function(*args, **kwargs)
 
     def distributed(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call it on every rank; return what rank 0 returns. Runs on the driver; see :meth:`TorchRunner.run`."""
+        """Call it on every rank, and return rank 0's result. Runs on the driver; see :meth:`TorchRunner.run`."""
         result: T = self._runner.run(self._function, *args, **kwargs)
         return result
 
 
 def distributed(num_ranks: int, **options: Any) -> Callable[[Callable[P, T]], DistributedFunction[P, T]]:
-    """A decorator: ``train.distributed(…)`` runs the function on ranks, and ``train(…)`` runs it here.
+    """A decorator: ``train.distributed(…)`` runs the function on ranks, and ``train(…)`` in this process.
 
     ``num_ranks`` is ``np`` of :class:`TorchRunner`, and ``options`` are its other arguments.
     """
@@ -211,9 +214,10 @@ def distributed(num_ranks: int, **options: Any) -> Callable[[Callable[P, T]], Di
 
 
 def checkpoint_dir() -> str | None:
-    """The folder that :class:`TorchRunner` was given for checkpoints, for the program. Runs on a rank.
+    """The ``checkpoint_dir`` of the :class:`TorchRunner` that runs this program. Runs on a rank.
 
-    None without one, and outside of a run. The environment variable ``SPARKDL_CHECKPOINT_DIR`` has the same path.
+    None if the runner has none, and outside of a run. The environment variable ``SPARKDL_CHECKPOINT_DIR`` has the same
+    path.
     """
     return os.environ.get(CHECKPOINT_DIR)
 
@@ -236,9 +240,9 @@ def _launch(
     *,
     own_process: bool = False,
 ) -> Any:
-    """What rank 0 returns."""
+    """Launch the ranks, and return rank 0's result."""
     with exit_on_sigterm():
-        if np < 0:  # each process is a new one, and all that they print appears here
+        if np < 0:  # new processes on the driver, which prints all their output
             return run_local(call, -np, backend=backend, timeouts=timeouts)[0]
         spark = get_session(Cluster(embedded_slots=max(np, Cluster().embedded_slots)))
         return run_ranks(
@@ -253,7 +257,7 @@ def _launch(
 
 
 def _made(folder: str) -> str:
-    """The folder, by its absolute path."""
+    """Make the folder, and return its absolute path."""
     path = local_path(folder)
     made = str(path.absolute()) if path else folder
     check_writable(made)
@@ -265,6 +269,6 @@ def _all_slots(spark: SparkSession) -> int:
     slots = count_ranks(spark)
     if not slots:
         raise ConfigError(
-            "np=0 means every slot of the cluster, and Spark does not say how many there are; give a number"
+            "np=0 means every slot of the cluster, but Spark does not report their number; set np to a number of ranks"
         )
     return slots

@@ -1,7 +1,7 @@
-"""What classic Spark and Spark Connect do in different ways: every such condition stands here. Runs on the driver.
+"""All differences between classic Spark and Spark Connect. Runs on the driver.
 
-A classic session lives in the driver's process, with a SparkContext and the JVM behind it. A session of Spark Connect
-asks a server, and has neither.
+A classic session is in the driver's process, and has a SparkContext and a JVM. A session of Spark Connect sends
+requests to a server, and has neither.
 """
 
 import re
@@ -17,7 +17,7 @@ from sparkdl.errors import ConfigError
 
 try:
     from py4j.protocol import Py4JError
-except ImportError:  # a client with the package pyspark-client alone, which has no JVM to ask
+except ImportError:  # only the package pyspark-client is installed, which has no JVM
     JVM_ERRORS: tuple[type[Exception], ...] = ()
 else:
     JVM_ERRORS = (Py4JError,)
@@ -43,26 +43,27 @@ __all__ = [
 ]
 
 _LONG = 1 << 20
-"""Rows of a range that Spark cuts into as many partitions as it does by default."""
+"""The rows of a range that is long enough for Spark's default number of partitions."""
 
 
 def is_remote(spark: "SparkSession") -> bool:
-    """Whether a session asks a server of Spark Connect."""
+    """Whether this is a session of Spark Connect."""
     return not hasattr(spark, "_jsc")
 
 
 def require_classic(spark: "SparkSession", what: str) -> None:
-    """Raise :class:`ConfigError` for what Spark Connect has no way to do."""
+    """Raise :class:`ConfigError` if this is a session of Spark Connect, which does not support ``what``."""
     if is_remote(spark):
         raise ConfigError(
-            f"{what} needs classic Spark, and this is a session of Spark Connect; start the job by spark-submit on the"
+            f"{what} needs classic Spark, but this is a session of Spark Connect; start the job by spark-submit on the"
             " cluster, or without SPARK_REMOTE"
         )
 
 
 @contextmanager
 def hurried(spark: "SparkSession") -> Iterator[None]:
-    """Let a server that does not answer be an error at once; Spark Connect tries again for ten minutes by default."""
+    """Within this context, a server that does not answer is an error at once."""
+    # By default, requests are retried for ten minutes.
     client: Any = spark.client  # type: ignore[attr-defined]
     with _hurrying:
         patient = client.get_retry_policies()
@@ -73,7 +74,7 @@ def hurried(spark: "SparkSession") -> Iterator[None]:
             client.set_retry_policies(patient)
 
 
-_hurrying = threading.Lock()  # or one thread would take what another has set for what to go back to
+_hurrying = threading.Lock()  # otherwise one thread would restore the value that another has set temporarily
 
 
 def is_gone(spark: "SparkSession") -> bool:
@@ -90,10 +91,10 @@ def is_gone(spark: "SparkSession") -> bool:
 
 
 def application_setting(spark: "SparkSession", name: str, default: str) -> str:
-    """A setting that the application was started with; a classic session's own may have been changed since."""
+    """A setting with which the application was started; a classic session's own settings may have changed since."""
     # getConf() would copy all settings one by one, which takes a tenth of a second.
     conf = spark.conf if is_remote(spark) else spark.sparkContext._conf
-    found = conf.get(name, None)  # a server looks whether the default is of the setting's type
+    found = conf.get(name, None)  # no default: a server would check that it is of the setting's type
     return default if found is None else str(found)
 
 
@@ -104,7 +105,7 @@ def is_local(spark: "SparkSession") -> bool:
 
 
 def default_parallelism(spark: "SparkSession") -> int:
-    """How many partitions Spark makes where nobody says how many: by default one for each core of the executors."""
+    """Spark's default number of partitions: usually one per core of the executors."""
     if not is_remote(spark):
         return int(spark.sparkContext.defaultParallelism)
     from pyspark.sql import functions as sf
@@ -114,18 +115,18 @@ def default_parallelism(spark: "SparkSession") -> int:
 
 
 def ml_context(spark: "SparkSession") -> Any:
-    """What the readers and writers of ``pyspark.ml`` are given: the SparkContext, where there is one."""
+    """The argument for readers and writers of ``pyspark.ml``: the SparkContext, or the session of Spark Connect."""
     return spark if is_remote(spark) else spark.sparkContext
 
 
 def arrow_table(rows: "DataFrame") -> pa.Table:
-    """All rows as columns of Arrow; what ``collect`` makes of them takes fifty times their memory."""
+    """All rows as an Arrow table, on the driver. ``collect`` would take fifty times its memory."""
     if hasattr(rows, "toArrow"):
         to_arrow: Any = rows.toArrow
         return to_arrow()
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # Spark 3.5 keeps this way to itself, for `toPandas`, which would not keep all types.
+    # In Spark 3.5 this function is private; its public user, `toPandas`, would not keep all types.
     collect: Any = rows._collect_as_arrow
     batches: list[pa.RecordBatch] = collect()
     return pa.Table.from_batches(batches, None if batches else to_arrow_schema(rows.schema))
@@ -133,13 +134,13 @@ def arrow_table(rows: "DataFrame") -> pa.Table:
 
 @contextmanager
 def tagged_jobs(spark: "SparkSession", tag: str, description: str) -> Iterator[None]:
-    """Tag the jobs that this thread starts meanwhile; the pages of classic Spark show the description."""
+    """Tag the jobs that this thread starts within this context. Classic Spark's web pages show the description."""
     if is_remote(spark):
         spark.addTag(tag)
         remove = spark.removeTag
     else:
         context = spark.sparkContext
-        context.addJobTag(tag)  # the job group stays the caller's, who may cancel it
+        context.addJobTag(tag)  # a tag, so that the job group remains the caller's, who may cancel it
         context.setJobDescription(description)
         context.setInterruptOnCancel(True)
         remove = context.removeJobTag
@@ -150,7 +151,7 @@ def tagged_jobs(spark: "SparkSession", tag: str, description: str) -> Iterator[N
 
 
 def ship_file(spark: "SparkSession", path: Path) -> str:
-    """Have Spark bring a file to every executor, where ``SparkFiles.get`` of its name finds it."""
+    """Let Spark ship a file to every executor, where ``SparkFiles.get`` finds it by its name. Returns that name."""
     if is_remote(spark):
         spark.addArtifact(str(path), file=True)
     else:
@@ -159,7 +160,7 @@ def ship_file(spark: "SparkSession", path: Path) -> str:
 
 
 def cancel_tagged(spark: "SparkSession", tag: str) -> None:
-    """Cancel the jobs with a tag that have been started by now."""
+    """Cancel the jobs with this tag that have already started."""
     if is_remote(spark):
         spark.interruptTag(tag)
     else:
@@ -167,9 +168,9 @@ def cancel_tagged(spark: "SparkSession", tag: str) -> None:
 
 
 def python_types(rows: "DataFrame") -> list[str]:
-    """The Python classes among the columns' types, in Spark's own words; Spark Connect does not say their names.
+    """The Python classes among the columns' types, as Spark names them; Spark Connect does not report their names.
 
-    Asked for the schema, Python imports the class of a type that it does not know, or even unpickles it.
+    Reading ``rows.schema`` is avoided, because it imports or even unpickles classes of user-defined types.
     """
     if not is_remote(rows.sparkSession):
         return re.findall(r'"pyClass":"([^"]*)"', rows._jdf.schema().json())

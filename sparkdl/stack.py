@@ -1,7 +1,7 @@
-"""The packages that sparkdl runs on, and what differs between their versions: every such condition stands here.
+"""The versions of packages that sparkdl supports, and all differences between these versions.
 
-Two sets of them are tested: the classic stack (Spark 3.5, NumPy 1, pyarrow 14, Horovod, Petastorm) and the current one
-(Spark 4, NumPy 2, today's pyarrow, without the last two).
+Two sets are tested: the classic stack (Spark 3.5, NumPy 1, pyarrow 14, Horovod, Petastorm) and the current stack
+(Spark 4, NumPy 2, today's pyarrow, without Horovod and Petastorm).
 """
 
 import platform
@@ -28,31 +28,31 @@ __all__ = [
 
 
 class JavaNeeded(NamedTuple):
-    """What a version of Spark asks of Java."""
+    """The requirements of a Spark version on Java."""
 
     versions: tuple[int, ...]
     module: str | None
-    """A module that Spark names on Java's command line, and works without."""
+    """A module that Spark puts on Java's command line, but does not need."""
 
 
 def java_needed(spark: str) -> JavaNeeded:
-    """What this version of Spark (``"4.3.0"``) asks of Java."""
+    """The requirements of this Spark version (``"4.3.0"``) on Java."""
     if not _is_spark_4(spark):
         return JavaNeeded((8, 11, 17), None)
     return JavaNeeded((17, 21, 25), "jdk.incubator.vector")
 
 
 def check_stage_resources(spark: str) -> None:
-    """Raise :class:`~sparkdl.errors.ConfigError` unless this version of Spark gives one stage resources of its own."""
+    """Raise :class:`~sparkdl.errors.ConfigError` unless this version of Spark supports resources per stage."""
     if not _is_spark_4(spark):
         raise ConfigError(
-            f"cluster.resources takes Spark 4, and this is {spark}: leave it out, and start the application with"
+            f"cluster.resources needs Spark 4, but this is {spark}: remove it, and start the application with"
             " spark.task.cpus and spark.task.resource.gpu.amount"
         )
 
 
 def scala_of(spark: str) -> str:
-    """The version of Scala that packages for this version of Spark are compiled for."""
+    """The Scala version of packages for this version of Spark."""
     return "2.13" if _is_spark_4(spark) else "2.12"
 
 
@@ -67,19 +67,19 @@ def _is_spark_4(spark: str) -> bool:
 
 @cache
 def check_stack() -> None:
-    """Compare Python and the packages with what this distribution says that it needs. Runs anywhere.
+    """Compare the versions of Python and packages with the requirements of this distribution. Runs anywhere.
 
-    Raises :class:`~sparkdl.errors.ConfigError` that names all that do not fit: pip refuses them, but may be told to
-    install another version of a package later.
+    pip checks them when it installs sparkdl, but another version of a package may be installed later. Raises
+    :class:`~sparkdl.errors.ConfigError`, which names all that do not meet the requirements.
     """
     try:
         own = metadata(DISTRIBUTION)
-    except PackageNotFoundError:  # run from a folder or an archive: nothing says what it needs
+    except PackageNotFoundError:  # not installed, but run from a folder or an archive: requirements are not known
         return
     problems = []
     python, wanted = platform.python_version(), SpecifierSet(own["Requires-Python"])
     if not wanted.contains(python):
-        problems.append(f"Python {wanted}, and this is {python}")
+        problems.append(f"Python {wanted}, but this is {python}")
     for needed in map(Requirement, own.get_all("Requires-Dist", [])):
         found = installed_version(needed.name) if not needed.marker or needed.marker.evaluate({"extra": ""}) else None
         if found and not needed.specifier.contains(found, prereleases=True):
@@ -89,9 +89,9 @@ def check_stack() -> None:
 
 
 def installed_version(package: str) -> str | None:
-    """The version of a package, and None where it is not installed; whoever imports it says so.
+    """The installed version of a package; None if it is not installed.
 
-    PySpark is also in the package pyspark-client, without what starts Spark.
+    PySpark may also come from the package pyspark-client, which cannot start Spark itself.
     """
     for name in (package, "pyspark-client") if package == "pyspark" else (package,):
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""Tables of plain text, for a terminal and for a log."""
+"""Tables in plain text, for terminals and logs."""
 
 from collections.abc import Collection, Sequence
 
@@ -6,7 +6,7 @@ __all__ = ["aligned"]
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> str:
-    """The rows as lines, in columns as wide as they have to be: those in ``left`` begin left, others end right."""
+    """The rows as lines of aligned columns. The columns in ``left`` are left-aligned, others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(

@@ -1,4 +1,4 @@
-"""Files and folders wherever they are, local or remote: one spelling of paths, one policy for storage that fails."""
+"""Files and folders, local or remote: one spelling of paths, and one way to handle errors and outages of storage."""
 
 from sparkdl.storage.files import (
     PARTIAL,

@@ -1,4 +1,4 @@
-"""What a failure of storage means, whoever's exception it is, and how long one that may pass is waited out."""
+"""Translates the exceptions of all storage clients to Python's own, and retries operations during outages."""
 
 import errno
 import logging
@@ -15,14 +15,14 @@ from sparkdl.storage.paths import local_path, scheme
 __all__ = ["FailureError", "OutageError", "RefusalError", "patient"]
 
 PATIENCE_SECONDS = 300.0
-"""How long an outage is waited out: longer than servers take to start, shorter than ``cluster.stall_timeout``."""
+"""How long an operation is retried: longer than servers take to start, shorter than ``cluster.stall_timeout``."""
 LONGEST_PAUSE_SECONDS = 5.0
-"""Between two tries."""
+"""The longest pause between two tries."""
 
 _OUTAGE = errno.ETIMEDOUT
-"""It may pass: no connection, no answer in time, too many requests, a server that is starting or failing."""
+"""A failure that may pass: no connection, no answer in time, too many requests, a server that starts or fails."""
 _CLIENTS = {"adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "requests", "urllib3"}
-"""Packages by which fsspec speaks to stores. Their exceptions are known by name: none of them has to be installed."""
+"""The clients that fsspec uses. Their exceptions are recognised by name, because the packages may not be installed."""
 _BY_NAME = {
     "aiohttp.client_exceptions.ClientConnectionError": _OUTAGE,
     "aiohttp.client_exceptions.ClientPayloadError": _OUTAGE,
@@ -45,12 +45,12 @@ _BY_STATUS: dict[int | None, int] = {
     **dict.fromkeys((408, 425, 429, 500, 502, 503, 504), _OUTAGE),
     **dict.fromkeys((401, 403), errno.EACCES),
     **dict.fromkeys((404, 410), errno.ENOENT),
-    412: errno.EEXIST,  # "only if it is not there" was asked for
+    412: errno.EEXIST,  # the request was to write the object only if it did not exist
     507: errno.ENOSPC,
 }
 _STATUS_NAMES = ("status", "status_code", "code")
 _LIBHDFS_UNKNOWN = 255
-"""What libhdfs makes of an exception of Java's that it has no number for: a name node in standby, no connection."""
+"""The error code of libhdfs for Java exceptions that it does not know: a name node in standby, no connection."""
 _BY_CLASS: dict[type[OSError], int] = {
     FileExistsError: errno.EEXIST,
     FileNotFoundError: errno.ENOENT,
@@ -58,7 +58,7 @@ _BY_CLASS: dict[type[OSError], int] = {
     NotADirectoryError: errno.ENOTDIR,
     PermissionError: errno.EACCES,
 }
-"""For those that come without their number."""
+"""The ``errno`` of exceptions that do not carry one."""
 _OUTAGE_NUMBERS = {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
 _OUTAGE_NUMBERS |= {errno.ESTALE, _LIBHDFS_UNKNOWN}
 
@@ -73,7 +73,7 @@ _CREDENTIALS = {
     ),
     "hdfs": "HADOOP_USER_NAME to a user who has the right, or ask for it",
 }
-"""By the scheme of a path, what its client takes credentials from; of others, fsspec reads variables of its own."""
+"""By the scheme of a path, the variables from which its client takes credentials. For others, fsspec has variables."""
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -82,7 +82,7 @@ _log = logging.getLogger(__name__)
 
 
 class RefusalError(StorageError, PermissionError):
-    """Storage that lets nobody in who has no credentials, or not the right ones."""
+    """Storage refused access: credentials are missing or wrong, or lack a right."""
 
     errno = errno.EACCES
 
@@ -94,18 +94,19 @@ class OutageError(StorageError, TimeoutError):
 
 
 class FailureError(StorageError, OSError):
-    """What else a store, or the client that speaks to it, fails with."""
+    """Any other failure of storage or of its client."""
 
     errno = errno.EIO
 
 
 def patient(operation: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """An operation on a path, its first argument, that waits out an outage and fails as one on a local file would.
+    """A decorator for an operation on a path (its first argument): retries during outages, and translates errors.
 
-    An outage is tried again for :data:`PATIENCE_SECONDS`, which is told, and is a TimeoutError then. Everything else
-    fails at once: FileNotFoundError, PermissionError, and OSError for a full disk and for what a store or its client
-    says besides. Of storage that is not local, these are :class:`~sparkdl.errors.StorageError`, too, in one line that
-    says what to do, but for what is missing, there already, or full. The operation must be one that can be done twice.
+    During an outage the operation is retried for :data:`PATIENCE_SECONDS`, with a warning in the log; then it raises
+    TimeoutError. All other failures are raised at once as for a local file: FileNotFoundError, FileExistsError,
+    PermissionError, and OSError for a full disk and everything else. For remote storage, TimeoutError, PermissionError
+    and the unspecific OSError are also :class:`~sparkdl.errors.StorageError`, with one line that says what to do.
+    The operation may run several times, so it must be idempotent.
     """
 
     @wraps(operation)
@@ -137,7 +138,7 @@ def _tell(path: str, state: RetryCallState) -> None:
 
 
 def _as_os_error(error: Exception, path: str) -> Exception:
-    """The same in the terms of Python; what has nothing to do with storage stays as it is."""
+    """The exception translated to Python's own. Exceptions that are not about storage are returned unchanged."""
     meaning = _meaning(error)
     if meaning is None or isinstance(error, StorageError):
         return error
@@ -155,24 +156,24 @@ def _as_os_error(error: Exception, path: str) -> Exception:
 
 
 def _in_one_line(error: BaseException | None) -> str:
-    """What an error says, without the Java that it was in."""
+    """The message of an error in one line, without the Java exceptions around it."""
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(said.replace("\\n", "\n").partition("\n\tat ")[0].replace("\\t", "\t").split())
 
 
 def _of_ours(kind: type[RefusalError | OutageError | FailureError], path: str, reason: str) -> Exception:
     error = kind(f"{path}: {reason}")
-    error.strerror = reason  # for those who tell of the path in their own words
+    error.strerror = reason  # for callers whose own message names the path
     return error
 
 
 def _remedy(path: str) -> str:
     variables = _CREDENTIALS.get(scheme(path), f"the variables FSSPEC_{scheme(path).upper()}_... of its client")
-    return f"set {variables}, where driver and executors run, and see that they may read and write there"
+    return f"set {variables}, on the driver and all executors, and check that they have the right to read and write"
 
 
 def _meaning(error: BaseException) -> int | None:
-    """The number (``errno``) of what an exception, or one that caused it, says; None if it says nothing of storage."""
+    """The ``errno`` of an exception or of one of its causes; None if none of them is about storage."""
     for each in _causes(error):
         for cls in type(each).__mro__:
             if number := _BY_NAME.get(f"{cls.__module__}.{cls.__qualname__}"):
@@ -195,7 +196,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    """The status of the HTTP answer that an exception is about, wherever its client keeps it."""
+    """The HTTP status in an exception; clients keep it in different attributes."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         status: Any = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

@@ -1,7 +1,7 @@
-"""Files on any storage; paths may be URIs. Everything here runs anywhere, and outages are waited out.
+"""Files on any storage; paths may be URIs. Everything here runs anywhere, and retries during outages.
 
-Failures are Python's own: FileNotFoundError, PermissionError, OSError for a full disk and the rest, and TimeoutError
-where an outage lasts (:mod:`sparkdl.storage.failures`).
+Errors are Python's own: FileNotFoundError, PermissionError, TimeoutError if an outage lasts, and OSError for a full
+disk and all others (:mod:`sparkdl.storage.failures`).
 """
 
 import hashlib
@@ -36,12 +36,12 @@ __all__ = [
 PARTIAL = ".part"
 """The ending of the name of an unfinished file. Such a name also begins with a dot, so that readers ignore the file."""
 _CHUNK_BYTES = 4 << 20
-"""Asked for at a time from a large file."""
+"""The bytes per request for a large file."""
 
 
 @patient
 def exists(path: str) -> bool:
-    """Whether there is a file or a folder."""
+    """Whether there is a file or a folder at this path."""
     filesystem, located = locate(path)
     return bool(filesystem.exists(located))
 
@@ -90,7 +90,7 @@ def write_file(path: str, content: Buffer, *, makes_folder: bool = True) -> None
     """
     filesystem, located = locate(path)
     if not renames(path):
-        filesystem.pipe_file(located, bytes(content))  # an object is there once all of it is
+        filesystem.pipe_file(located, bytes(content))  # an object only becomes visible when it is complete
         return
     folder = located.rpartition("/")[0]
     partial = _partial(located)
@@ -114,11 +114,11 @@ def write_file(path: str, content: Buffer, *, makes_folder: bool = True) -> None
 def check_writable(folder: str) -> None:
     """Write a small file into a folder and remove it again; if there is no such folder, in the nearest one above it.
 
-    The path is absolute. Raises :class:`~sparkdl.errors.StorageError` where that fails.
+    The path is absolute. Raises :class:`~sparkdl.errors.StorageError` if that fails.
     """
     place = folder.rstrip("/")
     while place and renames(place) and not exists(place):
-        place = place.rpartition("/")[0]  # object stores have no folders, but rights that differ below a prefix
+        place = place.rpartition("/")[0]  # object stores have no folders, but rights may depend on the prefix
     probe = f"{place}/.{uuid.uuid4().hex}{PARTIAL}"
     try:
         write_file(probe, b"", makes_folder=False)
@@ -128,10 +128,10 @@ def check_writable(folder: str) -> None:
 
 
 def claim_file(path: str, content: bytes) -> bool:
-    """Write a file unless it exists; whether the file has this content afterwards.
+    """Write a file unless it exists. Returns whether the file has this content afterwards.
 
-    Object stores decide atomically who was first (on S3: If-None-Match). Each caller has to write a content of its own:
-    if an outage loses the answer to a successful write, that content shows who has written the file.
+    Object stores decide atomically which caller is first (on S3: If-None-Match). Each caller must pass a unique
+    content: if an outage loses the answer to a successful write, the content shows which caller wrote the file.
     """
     with suppress(FileExistsError):
         _create_file(path, content)
@@ -140,10 +140,10 @@ def claim_file(path: str, content: bytes) -> bool:
 
 @patient
 def remove(path: str) -> None:
-    """Remove a file, or a folder with all that is in it, if it is there."""
+    """Remove a file, or a folder with all its content, if it exists."""
     filesystem, located = locate(path)
     while filesystem.exists(located):
-        # What is missing may be a file of the folder, which somebody renamed while the folder was being removed.
+        # The missing file may be one in the folder that another process renamed while the folder was being removed.
         with suppress(FileNotFoundError, NotADirectoryError):
             filesystem.rm(located, recursive=True)
 
@@ -156,7 +156,7 @@ def hash_file(path: str) -> str:
 
 @patient
 def _create_file(path: str, content: bytes) -> None:
-    """Raises FileExistsError where there is one."""
+    """Write a new file. Raises FileExistsError if there already is one."""
     filesystem, located = locate(path)
     if local := local_path(path):
         with local.open("xb") as stream:
@@ -178,7 +178,7 @@ def _create_file(path: str, content: bytes) -> None:
 
 
 def _partial(located: str) -> str:
-    """Where a file is written before it takes its place."""
+    """The path at which a file is written before it is renamed."""
     return f"{located.rpartition('/')[0]}/.{uuid.uuid4().hex}{PARTIAL}"
 
 
@@ -189,7 +189,7 @@ def _size(path: str) -> int:
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file read piece by piece, so that an outage between two of them is waited out, too."""
+    """A file that is read in pieces, each with its own retries during outages."""
 
     def __init__(self, path: str) -> None:
         self._path, self._size, self._at = path, _size(path), 0
@@ -216,7 +216,7 @@ class _RemoteFile(io.RawIOBase):
         return len(content)
 
     def readall(self) -> bytes:
-        """What is left, in one request: Python would ask for 8 KiB at a time."""
+        """The rest of the file, in one request: Python would read 8 KiB at a time."""
         content = read_file(self._path, start=self._at, end=self._size) if self._at < self._size else b""
         self._at += len(content)
         return content

@@ -1,6 +1,6 @@
 """Folders on any storage, and all files in them: listed, moved, copied and hashed. Runs anywhere.
 
-Outages are waited out, file by file; failures are those of :mod:`sparkdl.storage.files`.
+Each file is retried during outages; errors are those of :mod:`sparkdl.storage.files`.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _TAKEN = {EEXIST, EISDIR, ENOTDIR, ENOTEMPTY}
-"""The error codes of operating systems if the new name of a folder is taken."""
+"""The error codes of operating systems for a rename to a name that is already taken."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DirEntry:
 
 @patient
 def list_folder(path: str) -> list[DirEntry]:
-    """The entries of a folder, sorted by name; none if there is no such folder: object stores have no empty ones."""
+    """The entries of a folder, sorted by name. Empty if there is no such folder, as object stores have no folders."""
     filesystem, located = locate(path)
     try:
         found = {str(entry["name"]).rstrip("/"): entry for entry in filesystem.ls(located, detail=True)}
@@ -51,12 +51,12 @@ def list_folder(path: str) -> list[DirEntry]:
     return [
         DirEntry(name.rpartition("/")[2], int(entry["size"] or 0), entry["type"] == "directory")
         for name, entry in sorted(found.items())
-        if name != located  # a file's listing is itself, and some stores list a folder with its content
+        if name != located  # the listing of a file is itself, and some stores list a folder among its entries
     ]
 
 
 def list_files(path: str) -> list[str]:
-    """All files below a folder, by their paths within it. Links to folders are not followed."""
+    """All files below a folder, as paths relative to it. Links to folders are not followed."""
     try:
         return [name.lstrip("/") for name in _suffixes(path)]
     except FileNotFoundError:
@@ -83,14 +83,14 @@ def remove_unfinished(path: str) -> None:
 def rename_folder(path: str, target: str) -> bool:
     """Rename a folder within its parent folder, in one atomic step; False if the new name is taken.
 
-    For local file systems and HDFS. If several processes rename a folder to the same name at once, one succeeds. The
-    old name has to be unique: if the new name is taken, HDFS moves the folder *into* the existing one, and it is found
-    there by its old name and removed.
+    For local file systems and HDFS. If several processes rename folders to the same name at once, one succeeds. The old
+    name must be unique: if the new name is taken, HDFS moves the folder *into* the existing one, where this function
+    finds it by its old name and removes it.
     """
     (filesystem, located), (_, place) = locate(path), locate(target)
     try:
         if local_path(path):
-            Path(located).rename(place)  # never onto a folder that holds anything, nor into one
+            Path(located).rename(place)  # fails if the target is a folder with content, and never moves into it
         else:
             filesystem.mv(located, place)
     except OSError as error:
@@ -106,7 +106,7 @@ def rename_folder(path: str, target: str) -> bool:
 
 
 def move_files(path: str, target: str) -> None:
-    """Move a file, or all files of a folder, one by one: what object stores can do."""
+    """Move a file, or all files of a folder, one by one, which also works on object stores."""
     for name in _suffixes(path):
         _move_file(path + name, target + name)
 
@@ -141,7 +141,7 @@ def hash_folder(path: str) -> str:
 
 @patient
 def _suffixes(path: str) -> list[str]:
-    """What follows the path in that of each file below it: ``/name`` in a folder, nothing for a file."""
+    """For each file at or below the path, the rest of its path: ``/name`` in a folder, empty for a file itself."""
     filesystem, located = locate(path)
     if not (found := filesystem.find(located)):
         raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path)

@@ -1,4 +1,4 @@
-"""What HDFS says of a failure, which its Python clients hand on as text."""
+"""Recognises failures of HDFS by the texts that its Python clients pass on."""
 
 import errno
 import re
@@ -7,7 +7,7 @@ __all__ = ["number_of"]
 
 _EXCEPTION = re.compile(r"\b[\w.]+\.(\w+Exception)\b")
 _OF_SYSTEM = re.compile(r"\(os error (\d+)\)")
-"""How a client that is written in Rust (hdfs-native) tells of the operating system's numbers."""
+"""How hdfs-native, a client written in Rust, reports the error codes of the operating system."""
 _NUMBERS = {
     **dict.fromkeys(
         (
@@ -15,7 +15,7 @@ _NUMBERS = {
             "ConnectTimeoutException",
             "NotReplicatedYetException",
             "RetriableException",
-            "SafeModeException",  # for half a minute after a name node has started
+            "SafeModeException",  # raised for half a minute after a name node has started
             "SocketTimeoutException",
             "StandbyException",
         ),
@@ -25,16 +25,16 @@ _NUMBERS = {
     **dict.fromkeys(("DSQuotaExceededException", "NSQuotaExceededException"), errno.EDQUOT),
     "ParentNotDirectoryException": errno.ENOTDIR,
 }
-"""By the names of Hadoop's exceptions."""
+"""The ``errno`` for each of Hadoop's exceptions."""
 _UNREACHED = re.compile(
     r"failed to lookup address|NoActiveNameNode|RPC listener disconnected|could only be written to 0 of the"
     r"|^DataTransferError\("
 )
-"""No name that is known, no name node in charge, one that ended when it was asked, no data node: they may return."""
+"""An unknown host name, no active name node, a name node that ended during a request, no data node: all may pass."""
 
 
 def number_of(error: BaseException) -> int | None:
-    """The number (``errno``) that a client's error tells of by its text; None if it tells of none."""
+    """The ``errno`` that follows from the text of a client's error; None if the text is not known."""
     if not isinstance(error, OSError | RuntimeError):
         return None
     text = str(error)

@@ -1,4 +1,4 @@
-"""Files that are too large to be in memory as a whole: written on this machine first. Runs anywhere."""
+"""Writes files that are too large for memory: first to this machine's disk, then to storage. Runs anywhere."""
 
 import hashlib
 import io
@@ -19,18 +19,18 @@ __all__ = ["writing"]
 
 
 class NewFile(io.BufferedWriter):
-    """A file that is being written, of which the digest is found on the way."""
+    """A local file that is being written, and whose digest is computed meanwhile."""
 
     put_as: str
-    """What it will be called."""
+    """The name that it will have on storage."""
     size: int = 0
-    """Bytes so far."""
+    """The bytes written so far."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path, "w"))
         self._digest = hashlib.sha256()
         self.failure: OSError | None = None
-        """What storage did not take: who writes may make another error of it."""
+        """The error of the last failed write, which a caller's library may have wrapped in another one."""
 
     @override
     def write(self, content: Any) -> int:
@@ -51,10 +51,10 @@ class NewFile(io.BufferedWriter):
 
 @contextmanager
 def writing(folder: str) -> Iterator[NewFile]:
-    """A file of this machine to write into, which is put in a folder (path or URI) when the block ends: whole, or not.
+    """A local file to write to. When the block ends, it is copied to a folder (path or URI): all of it or nothing.
 
-    By then ``put_as`` has to be its name, which may depend on what was written. Raises OSError, as
-    :func:`sparkdl.storage.write_file` does.
+    The block must set ``put_as`` to the file's name, which may depend on its content. Raises the errors of
+    :func:`sparkdl.storage.write_file`.
     """
     local = local_path(folder)
     if local is None:
@@ -71,7 +71,7 @@ def writing(folder: str) -> Iterator[NewFile]:
             yield file
         partial.replace(local / file.put_as)
     except BaseException:
-        with suppress(OSError):  # what went wrong is told; what stays there costs only space
+        with suppress(OSError):  # the first error is the one to report; an unfinished file costs only space
             partial.unlink(missing_ok=True)
         raise
 
@@ -91,7 +91,7 @@ def _stream_into(path: Path) -> Iterator[NewFile]:
 def _put(path: str, source: Path) -> None:
     filesystem, located = locate(path)
     if not renames(path):
-        filesystem.put_file(str(source), located)  # an object is there once all of it is
+        filesystem.put_file(str(source), located)  # an object only becomes visible when it is complete
         return
     partial = f"{located.rpartition('/')[0]}/.{uuid.uuid4().hex}{PARTIAL}"
     filesystem.makedirs(partial.rpartition("/")[0], exist_ok=True)

@@ -230,7 +230,7 @@ def test_bad_input_is_one_line_before_anything_starts(spark: SparkSession, tmp_p
     }.items():
         with pytest.raises(ConfigError, match=words):
             TorchRunner(np=2).run(wrong)
-    with pytest.raises(ConfigError, match="no keyword arguments, such as 'lr'"):
+    with pytest.raises(ConfigError, match="only positional arguments, its command line, but got 'lr'"):
         TorchRunner(np=2).run(tmp_path / "bad.py", lr=1)
     with pytest.raises(NotEnoughSlotsError, match=r"4 ranks.*2 slots"):
         TorchRunner(np=4).run(main, 1.0)

@@ -111,5 +111,5 @@ def test_states_and_datasets_that_cannot_be_are_told(
         dataloader(str(tmp_path / "nowhere"), batch_size=4)
     with pytest.raises(ConfigError, match="batch_size must be at least 1, not 0"):
         dataloader(dataset, batch_size=0)
-    with pytest.raises(DatasetError, match="has 20 rows, and there are 21 ranks"):
+    with pytest.raises(DatasetError, match="has 20 rows, but there are 21 ranks"):
         rank(dataset.path, 0, 21, monkeypatch)

@@ -33,7 +33,8 @@ def test_a_folder_that_each_host_has_for_itself_is_no_storage_for_runs(tmp_path:
     (folder / "rank-0").touch()
     assert "is seen by the driver and all ranks" in _reached([found()], str(folder))
     with pytest.raises(
-        ConfigError, match=r"what 1 of 2 ranks wrote to train\.run_dir, .*/runs, is not visible on the driver"
+        ConfigError,
+        match=r"the files that 1 of 2 ranks wrote to train\.run_dir, .*/runs, are not visible on the driver",
     ):
         _reached([found(), found()], str(folder))
 

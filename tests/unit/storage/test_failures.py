@@ -144,7 +144,7 @@ def test_a_bucket_that_is_not_there_is_named_before_anything_is_written(s3: S3Se
 
 @pytest.mark.parametrize("path", ["oss://bucket/x", "abfss://box@account.dfs.core.windows.net/x", "nonsense://x"])
 def test_storage_that_no_installed_package_speaks_to_is_named_and_still_spark_may_know_it(path: str) -> None:
-    with pytest.raises(StorageError, match="install the package that speaks to this storage") as raised:
+    with pytest.raises(StorageError, match="install the package for this storage") as raised:
         exists(path)
     assert path.partition("://")[0] in str(raised.value)
     assert local_path(path) is None and spark_url(path) == path
