@@ -30,7 +30,8 @@ from sparkdl.models import NETWORK_FILE
 from sparkdl.scoring.network import open_model
 from sparkdl.settings import Train
 from sparkdl.training.checks.tried_model import check_model
-from sparkdl.training.loop import Job, train_rank
+from sparkdl.training.job import Job
+from sparkdl.training.loop import train_rank
 from sparkdl.training.model_folder import write_model_folder
 
 __all__ = ["CASES", "OUT_OF_MEMORY", "Case", "Found", "extreme_rows", "limit_memory", "report", "run", "train"]

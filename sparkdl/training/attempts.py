@@ -30,7 +30,8 @@ from sparkdl.errors import (
 from sparkdl.sessions import is_gone
 from sparkdl.settings import Cluster
 from sparkdl.training.checkpoints.checkpoint_folder import latest, remove_leftovers, step_of
-from sparkdl.training.loop import Job, TrainingResult, train_rank
+from sparkdl.training.job import Job, TrainingResult
+from sparkdl.training.loop import train_rank
 
 __all__ = ["Budget", "RunStopped", "repeat", "run_attempts", "told"]
 

@@ -8,19 +8,16 @@ over all rows of the step.
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import ceil
 
 import torch
 from torch import nn
 
 from sparkdl.cluster import Rank
-from sparkdl.collectives import Backend
+from sparkdl.collectives import Communicator
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.inputs.tensors import Inputs, count_rows, moved
-from sparkdl.layouts import SharingPlan
 from sparkdl.models import full_state, load_full_state
-from sparkdl.settings import Train
 from sparkdl.training.best import is_better, is_over
 from sparkdl.training.checkpoints.checkpoint import Manifest, load_manifest, load_weights
 from sparkdl.training.checkpoints.random_states import seed_everything
@@ -28,63 +25,21 @@ from sparkdl.training.checkpoints.saver import Saver
 from sparkdl.training.checkpoints.state import TrainingState, best_model, copied, go_on, resume
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
+from sparkdl.training.job import Job, TrainingResult
 from sparkdl.training.pipelined_replica import make_replica, ranks_of_replica, returning_memory
-from sparkdl.training.recipes.batching import Batching, batching
+from sparkdl.training.recipes.batching import Batching, batching, evaluation_batch
 from sparkdl.training.recipes.losses import build_loss
-from sparkdl.training.recipes.recipe import autocast, rate_at
+from sparkdl.training.recipes.rate_schedule import RateSchedule
+from sparkdl.training.recipes.recipe import autocast
 from sparkdl.training.replica import Replica, build_for_ranks
 from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.task_to_train import task_to_train
-from sparkdl.training.tasks import Task
 
-EVALUATION_ROWS = 512
-
-__all__ = ["Job", "TrainingResult", "evaluation_batch", "train_epoch", "train_rank"]
+__all__ = ["begin", "evaluate_split", "train_epoch", "train_rank"]
 
 
 class StopRequested(Exception):  # noqa: N818 - nothing went wrong
     """The driver has asked for an end, and a checkpoint has been written."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the driver sends to every rank."""
-
-    dataset: Dataset
-    settings: Train
-    folder: str
-    """The run's directory, on storage that all ranks reach."""
-    backend: Backend
-    """The library by which ranks exchange tensors."""
-    reference: int
-    """The number of replicas that the learning rate and the batch size are meant for."""
-    start_weights: str | None = None
-    """A checkpoint whose model replaces the initial weights."""
-    checkpoint: str | None = None
-    """The checkpoint that this attempt continues from."""
-    plan: SharingPlan | None = None
-    """How ranks share a replica; None if each rank has a whole one."""
-    until: int | None = None
-    """For a trial: the number of epochs after which it pauses or ends. A trial does not evaluate held-out splits."""
-
-    @property
-    def last_epoch(self) -> int:
-        """The number of epochs at which this job ends."""
-        return self.settings.epochs if self.until is None else min(self.until, self.settings.epochs)
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """The result of training, which rank 0 returns."""
-
-    history: list[dict[str, float]]
-    """One entry per epoch: means over its rows, rows per second, and the validation figures after it."""
-    best_epoch: int
-    """The index, from 0, of the best epoch in the history."""
-    checkpoint: str
-    """The path of the best epoch's weights."""
-    evaluations: dict[str, Evaluation]
-    """The best epoch's evaluation on every split but ``train``; empty for a trial."""
 
 
 def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
@@ -94,29 +49,13 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
 
     Raises :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number; the last good checkpoint stays.
     """
-    settings, device = job.settings, torch.device(rank.device)
-    with job.backend.connect(device) as world, returning_memory(settings, job.plan):
-        groups = Groups.of(world, ranks_of_replica=ranks_of_replica(job.plan))
-        task = task_to_train(job.dataset.card, settings)
-        model = build_for_ranks(job.dataset, settings, on_disk=job.plan is not None)
-        if job.start_weights and not job.checkpoint and rank.rank == 0:
-            load_full_state(model, load_weights(job.start_weights))
-        replica = make_replica(model, settings, task, groups, device, plan=job.plan)
-        reporter = Reporter(rank, task)
-        batch_size = _batching(replica, job.reference).batch_size
-        manifest, state = _begin(job, replica, reporter, batch_size)
-        with Saver(
-            job.folder,
-            settings,
-            rank,
-            replica,
-            batch_size=batch_size,
-            step=state.step,
-            begun=manifest,
-            begun_at=job.checkpoint,
-        ) as saver:
+    with job.backend.connect(torch.device(rank.device)) as world, returning_memory(job.settings, job.plan):
+        replica = _build(job, rank, world)
+        reporter = Reporter(rank, replica.task)
+        manifest, state = begin(job, replica, reporter)
+        with _saver(job, rank, replica, manifest, state) as saver:
             try:
-                while state.epoch < job.last_epoch and not is_over(state.history, settings, task):
+                while state.epoch < job.last_epoch and not is_over(state.history, job.settings, replica.task):
                     _one_epoch(job, replica, state, reporter, saver)
                 reporter.trace(reporter.stopwatch.only_steps())
             except StopRequested:
@@ -125,15 +64,22 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
                 reporter.trace(reporter.stopwatch.last_steps())
                 raise
             best = saver.finish()
-        if job.until is not None:
-            return TrainingResult(state.history, state.best_epoch, best, {}) if rank.rank == 0 else None
-        held_out = [split for split in job.dataset.splits if split != "train"]
-        with best_model(replica, best) as found:
-            evaluations = {split: evaluate_split(replica, found, job.dataset, split, reporter) for split in held_out}
+        evaluations = {} if job.until is not None else _evaluate_best(job, replica, best, reporter)
     return TrainingResult(state.history, state.best_epoch, best, evaluations) if rank.rank == 0 else None
 
 
-def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> tuple[Manifest | None, TrainingState]:
+def _build(job: Job, rank: Rank, world: Communicator) -> Replica:
+    """The replica of this rank, or its part of one, with the weights that the run starts from."""
+    settings, plan = job.settings, job.plan
+    groups = Groups.of(world, ranks_of_replica=ranks_of_replica(plan))
+    task = task_to_train(job.dataset.card, settings)
+    model = build_for_ranks(job.dataset, settings, on_disk=plan is not None)
+    if job.start_weights and not job.checkpoint and rank.rank == 0:
+        load_full_state(model, load_weights(job.start_weights))
+    return make_replica(model, settings, task, groups, torch.device(rank.device), plan=plan)
+
+
+def begin(job: Job, replica: Replica, reporter: Reporter) -> tuple[Manifest | None, TrainingState]:
     """Start the run, or resume it from a checkpoint and restore this rank's state; returns manifest and progress."""
     data = replica.groups.data
     # Weights are equal, dropout differs. Saved random states replace these, if the number of ranks is the same.
@@ -152,12 +98,25 @@ def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> t
             f"going on from step {manifest.step} with another train.strategy ({strategy}) than before: all"
             " replicas begin with what they agreed on then"
         )
+    batch_size = _batching(replica, job.reference).batch_size
     return manifest, resume(manifest, rank=data.rank, size=data.size, batch_size=batch_size)
 
 
+def _saver(job: Job, rank: Rank, replica: Replica, manifest: Manifest | None, state: TrainingState) -> Saver:
+    return Saver(
+        job.folder,
+        job.settings,
+        rank,
+        replica,
+        batch_size=_batching(replica, job.reference).batch_size,
+        step=state.step,
+        begun=manifest,
+        begun_at=job.checkpoint,
+    )
+
+
 def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Reporter, saver: Saver) -> None:
-    """Train, evaluate and save one epoch, or the rest of it. Raises :class:`StopRequested`."""
-    settings, task = job.settings, replica.task
+    """Train one epoch, or the rest of it; agree on weights, evaluate and save them. Raises :class:`StopRequested`."""
     started = time.perf_counter() - state.seconds
 
     def save_if_due(state: TrainingState) -> None:
@@ -171,7 +130,7 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
 
     figures = train_epoch(replica, job.dataset, state, reporter, reference=job.reference, after_step=save_if_due)
     replica.strategy.end_epoch()
-    with autocast(settings, replica.device):
+    with autocast(job.settings, replica.device):
         replica.strategy.find_statistics(_training_inputs(job, replica, state.epoch))
     figures |= replica.strategy.figures()
     with replica.strategy.consensus() as model:
@@ -179,13 +138,28 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
             found = evaluate_split(replica, model, job.dataset, "validation", reporter)
             figures |= {f"validation_{name}": value for name, value in found.figures.items()}
         figures["seconds"] = time.perf_counter() - started
-        best = is_better(figures, state.history, state.best_epoch, settings, task)
-        whole = replica.groups.world.rank == 0 and not replica.strategy.sharded
-        wanted = whole and (best or not replica.strategy.replicas_differ)
-        weights = copied(full_state(model)) if wanted else {}
+        best = is_better(figures, state.history, state.best_epoch, job.settings, replica.task)
+        weights = _weights_to_save(replica, model, best=best)
     state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
     saver.save(state, consensus=weights, best=best)
+
+
+def _weights_to_save(replica: Replica, model: nn.Module, *, best: bool) -> dict[str, torch.Tensor]:
+    """A copy, on rank 0, of the weights that replicas have agreed on, if the checkpoint needs one.
+
+    The best weights are always needed. Others are not where replicas differ and each saves its own. A network that is
+    split over ranks is saved in parts, without a copy.
+    """
+    whole = replica.groups.world.rank == 0 and not replica.strategy.sharded
+    return copied(full_state(model)) if whole and (best or not replica.strategy.replicas_differ) else {}
+
+
+def _evaluate_best(job: Job, replica: Replica, best: str, reporter: Reporter) -> dict[str, Evaluation]:
+    """Evaluate the best epoch's weights on all splits but ``train``."""
+    held_out = [split for split in job.dataset.splits if split != "train"]
+    with best_model(replica, best) as found:
+        return {split: evaluate_split(replica, found, job.dataset, split, reporter) for split in held_out}
 
 
 def train_epoch(
@@ -206,7 +180,14 @@ def train_epoch(
     shape = _batching(replica, reference)
     loader = _loader(replica, dataset, "train", batch_size=shape.batch_size)
     steps = ceil(loader.steps_after(state.phases) / shape.accumulation)
-    schedule = _Schedule(settings, loader, state, steps=steps, reference=reference)
+    schedule = RateSchedule(
+        settings,
+        epoch=state.epoch,
+        rows=loader.rows_after(()),
+        rows_left=loader.rows_after(state.phases),
+        steps=steps,
+        reference=reference,
+    )
     started = time.perf_counter() - state.seconds
     first = ceil(state.batches / shape.accumulation)
     left = steps - first + (settings.epochs - state.epoch - 1) * ceil(loader.steps / shape.accumulation)
@@ -238,30 +219,6 @@ def train_epoch(
     }
 
 
-class _Schedule:
-    """The learning rates of the remaining steps of an epoch, which do not depend on who took the steps before."""
-
-    def __init__(self, settings: Train, loader: Loader, state: TrainingState, *, steps: int, reference: int) -> None:
-        rows = loader.rows_after(())
-        self._settings, self._steps, self._reference = settings, steps, reference
-        self._per_epoch = ceil(ceil(ceil(rows / reference) / settings.batch_size) / settings.accumulation)
-        self._done = 1 - loader.rows_after(state.phases) / rows
-        self._begin = self._per_epoch * (state.epoch + self._done)
-
-    def rate(self, number: int) -> float:
-        """The learning rate of a step."""
-        step = self._step(number)
-        return rate_at(self._settings, step, steps_per_epoch=self._per_epoch, size=self._reference)
-
-    def epochs(self, number: int) -> float:
-        """The number of epochs, with fractions, before a step."""
-        return self._step(number) / self._per_epoch
-
-    def _step(self, number: int) -> float:
-        """The number of steps before a step, in steps of ``reference`` ranks."""
-        return self._begin + self._per_epoch * number / self._steps * (1 - self._done)
-
-
 def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: str, reporter: Reporter) -> Evaluation:
     """Evaluate a model, which all ranks have, on one split; returns the same figures on every rank."""
     settings = replica.settings
@@ -277,16 +234,6 @@ def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: 
         context=autocast(settings, replica.device),
         together=replica.strategy.sharded is not None,
     )
-
-
-def evaluation_batch(settings: Train, task: Task) -> int:
-    """Rows of a batch in evaluation: more than in training, because no gradients are kept.
-
-    Exceptions are groups, which may have many rows each, language models, with logits for every token, and networks
-    for which memory is scarce.
-    """
-    small = settings.in_parts or task.name in ("ranking", "language_modelling")
-    return settings.batch_size if small else max(settings.batch_size, EVALUATION_ROWS)
 
 
 def _training_inputs(job: Job, replica: Replica, epoch: int) -> Iterator[Inputs]:

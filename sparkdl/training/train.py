@@ -27,7 +27,7 @@ from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.owner import Owner
 from sparkdl.training.checkpoints.record import RunRecord, recipe_of
 from sparkdl.training.checks.check import check
-from sparkdl.training.loop import Job, TrainingResult
+from sparkdl.training.job import Job, TrainingResult
 from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.reports.progress import Progress
 from sparkdl.training.reports.stopwatch import RankTimes

@@ -23,7 +23,7 @@ from sparkdl.training.checkpoints.checkpoint import copy_checkpoint, load_manife
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.record import recipe_of
 from sparkdl.training.checks.check import try_recipe
-from sparkdl.training.loop import Job
+from sparkdl.training.job import Job
 from sparkdl.training.starting_weights import starting_weights
 from sparkdl.tuning.trial_datasets import TrialDatasets
 from sparkdl.tuning.trial_records import TrialRecord

@@ -19,7 +19,7 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.settings import RankRange
 from sparkdl.training.asynchronous.driver import train_asynchronously
 from sparkdl.training.asynchronous.line import Role
-from sparkdl.training.loop import Job
+from sparkdl.training.job import Job
 
 __all__ = ["Kills", "measure", "reports"]
 

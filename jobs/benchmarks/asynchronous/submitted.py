@@ -12,7 +12,7 @@ from benchmarks.asynchronous.training import on_slow_cores
 from sparkdl.collectives import TorchBackend
 from sparkdl.settings import RankRange
 from sparkdl.training.asynchronous.driver import train_asynchronously
-from sparkdl.training.loop import Job
+from sparkdl.training.job import Job
 
 __all__ = ["main"]
 

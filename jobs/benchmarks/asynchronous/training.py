@@ -12,7 +12,7 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.training.asynchronous.driver import train_asynchronously
 from sparkdl.training.attempts import run_attempts
-from sparkdl.training.loop import Job, TrainingResult
+from sparkdl.training.job import Job, TrainingResult
 
 __all__ = ["PACE", "SLOWNESS", "fit", "on_slow_cores"]
 

@@ -23,7 +23,7 @@ from sparkdl.training.asynchronous.follow import follow
 from sparkdl.training.asynchronous.line import Invitation, Role
 from sparkdl.training.asynchronous.starter import TaskStarter
 from sparkdl.training.attempts import told
-from sparkdl.training.loop import Job, TrainingResult
+from sparkdl.training.job import Job, TrainingResult
 
 __all__ = ["Outcome", "train_away"]
 

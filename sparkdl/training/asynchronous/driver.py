@@ -11,7 +11,7 @@ from sparkdl.training.asynchronous.away import Outcome, train_away
 from sparkdl.training.asynchronous.follow import follow
 from sparkdl.training.asynchronous.starter import TaskStarter
 from sparkdl.training.attempts import repeat
-from sparkdl.training.loop import Job, TrainingResult
+from sparkdl.training.job import Job, TrainingResult
 
 __all__ = ["train_asynchronously"]
 

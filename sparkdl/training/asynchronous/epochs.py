@@ -22,7 +22,7 @@ from sparkdl.training.best import is_better, is_over
 from sparkdl.training.checkpoints.checkpoint import Shard, load_manifest
 from sparkdl.training.checkpoints.state import TrainingState, resume
 from sparkdl.training.evaluation import Evaluation, evaluation_of
-from sparkdl.training.loop import Job, TrainingResult
+from sparkdl.training.job import Job, TrainingResult
 from sparkdl.training.reports.reporter import Measured
 from sparkdl.training.task_to_train import task_to_train
 

@@ -10,7 +10,7 @@ from sparkdl.training.asynchronous.epochs import Epochs
 from sparkdl.training.asynchronous.sandblaster import Sandblaster
 from sparkdl.training.asynchronous.starter import Starter
 from sparkdl.training.checkpoints.checkpoint_folder import remove_leftovers
-from sparkdl.training.loop import Job, TrainingResult
+from sparkdl.training.job import Job, TrainingResult
 
 __all__ = ["follow"]
 

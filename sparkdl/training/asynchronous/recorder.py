@@ -16,7 +16,7 @@ from sparkdl.training.asynchronous.serve import partition_of
 from sparkdl.training.checkpoints.checkpoint import Manifest, Shard, save_manifest, save_shard
 from sparkdl.training.checkpoints.checkpoint_folder import prune
 from sparkdl.training.checkpoints.state import TrainingState
-from sparkdl.training.loop import Job
+from sparkdl.training.job import Job
 from sparkdl.training.replica import build_model
 
 __all__ = ["Recorder"]

@@ -10,7 +10,7 @@ from sparkdl.settings import Cluster, Resources
 from sparkdl.training.asynchronous.line import Invitation, Role
 from sparkdl.training.asynchronous.serve import serve
 from sparkdl.training.asynchronous.worker import work
-from sparkdl.training.loop import Job
+from sparkdl.training.job import Job
 
 __all__ = ["Starter", "TaskStarter", "Tasks"]
 

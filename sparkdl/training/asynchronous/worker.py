@@ -31,7 +31,8 @@ from sparkdl.training.checkpoints.parted_checkpoint import best_weights
 from sparkdl.training.checkpoints.random_states import seed_everything
 from sparkdl.training.checkpoints.state import copied
 from sparkdl.training.evaluation import add_up
-from sparkdl.training.loop import Job, evaluation_batch
+from sparkdl.training.job import Job
+from sparkdl.training.recipes.batching import evaluation_batch
 from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.recipes.recipe import autocast, build_optimizer, rate_at
 from sparkdl.training.replica import BatchFigures, back_propagate, make_dense

@@ -1,11 +1,14 @@
-"""Batch size and learning rate when the number of ranks differs from the one that the recipe was written for."""
+"""Rows of a batch: in training, also when the number of ranks differs from the recipe's, and in evaluation."""
 
 import math
 from dataclasses import dataclass
 
 from sparkdl.settings import Train
+from sparkdl.training.tasks import Task
 
-__all__ = ["Batching", "batching"]
+__all__ = ["Batching", "batching", "evaluation_batch"]
+
+EVALUATION_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,13 @@ def batching(settings: Train, *, size: int, reference: int) -> Batching:
     rows = math.ceil(settings.batch_size * settings.accumulation * reference / size)
     accumulation = math.ceil(rows / settings.batch_size)
     return Batching(math.ceil(rows / accumulation), accumulation, 1.0)
+
+
+def evaluation_batch(settings: Train, task: Task) -> int:
+    """Rows of a batch in evaluation: more than in training, because no gradients are kept.
+
+    Exceptions are groups, which may have many rows each, language models, with logits for every token, and networks
+    for which memory is scarce.
+    """
+    small = settings.in_parts or task.name in ("ranking", "language_modelling")
+    return settings.batch_size if small else max(settings.batch_size, EVALUATION_ROWS)

@@ -13,7 +13,8 @@ from sparkdl.cluster import Rank
 from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shard, load_shared
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.state import consensus_weights
-from sparkdl.training.loop import Job, train_rank
+from sparkdl.training.job import Job
+from sparkdl.training.loop import train_rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import it
 

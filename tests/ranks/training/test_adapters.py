@@ -18,7 +18,8 @@ from sparkdl.settings import Train
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checks.tried_model import tried_model
 from sparkdl.training.groups import Groups
-from sparkdl.training.loop import Job, TrainingResult, train_rank
+from sparkdl.training.job import Job, TrainingResult
+from sparkdl.training.loop import train_rank
 from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.task_to_train import task_to_train

@@ -15,7 +15,8 @@ from sparkdl.models import NETWORK_FILE, load_network, load_weights
 from sparkdl.settings import Train
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checks.tried_model import tried_model
-from sparkdl.training.loop import Job, TrainingResult, train_rank
+from sparkdl.training.job import Job, TrainingResult
+from sparkdl.training.loop import train_rank
 from sparkdl.training.model_folder import write_model_folder
 
 from .interruptions import interrupt

@@ -18,7 +18,8 @@ from sparkdl.training.checkpoints.parted_checkpoint import best_weights
 from sparkdl.training.checks.shared_replicas import tried_plan
 from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.checks.tried_model import tried_model
-from sparkdl.training.loop import Job, TrainingResult, train_rank
+from sparkdl.training.job import Job, TrainingResult
+from sparkdl.training.loop import train_rank
 from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.replica import build_model
 

@@ -16,7 +16,8 @@ from sparkdl.settings import RankLayout, Train
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checks.shared_replicas import tried_plan
 from sparkdl.training.checks.some_rows import some_rows
-from sparkdl.training.loop import Job, TrainingResult, train_rank
+from sparkdl.training.job import Job, TrainingResult
+from sparkdl.training.loop import train_rank
 from sparkdl.training.replica import build_model
 
 from .interruptions import interrupt, states_of, weights_of

@@ -11,7 +11,8 @@ from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
-from sparkdl.training.loop import Job, train_rank
+from sparkdl.training.job import Job
+from sparkdl.training.loop import train_rank
 from tests.language_blocks import VOCABULARY, language_blocks
 
 EPOCHS = 3

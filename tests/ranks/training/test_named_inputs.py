@@ -24,7 +24,8 @@ from sparkdl.preprocessing.input_rows import as_binary
 from sparkdl.settings import Train
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checks.tried_model import check_model
-from sparkdl.training.loop import Job, train_rank
+from sparkdl.training.job import Job
+from sparkdl.training.loop import train_rank
 
 from .interruptions import assert_equal, interrupt, states_of
 from .test_strategies import EPOCHS, EXACT, ROWS, SIZE, STRATEGIES, Block, settings_for

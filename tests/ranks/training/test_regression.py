@@ -13,7 +13,8 @@ from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import create_backend
 from sparkdl.data.card import LabelScale
 from sparkdl.settings import Train
-from sparkdl.training.loop import Job, train_rank
+from sparkdl.training.job import Job
+from sparkdl.training.loop import train_rank
 
 from ...conftest import write_vectors
 

@@ -16,7 +16,8 @@ from sparkdl.settings import Train
 from sparkdl.settings.gradient_noise import FisherDiagonalOptions
 from sparkdl.training.checkpoints.checkpoint import Manifest, load_manifest, save_manifest
 from sparkdl.training.checkpoints.checkpoint_folder import latest
-from sparkdl.training.loop import Job, train_rank
+from sparkdl.training.job import Job
+from sparkdl.training.loop import train_rank
 
 from .interruptions import assert_equal, interrupt, states_of
 

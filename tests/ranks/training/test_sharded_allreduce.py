@@ -16,7 +16,8 @@ from sparkdl.settings import Train
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.parted_checkpoint import best_weights
 from sparkdl.training.checks.tried_model import tried_model
-from sparkdl.training.loop import Job, TrainingResult, train_rank
+from sparkdl.training.job import Job, TrainingResult
+from sparkdl.training.loop import train_rank
 from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.replica import build_model
 

@@ -16,7 +16,8 @@ from sparkdl.settings import Train
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.parted_checkpoint import best_weights
 from sparkdl.training.groups import Groups
-from sparkdl.training.loop import Job, TrainingResult, _begin, train_rank
+from sparkdl.training.job import Job, TrainingResult
+from sparkdl.training.loop import begin, train_rank
 from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.replica import Replica, build_hollow_model, build_model
 from sparkdl.training.reports.reporter import Reporter
@@ -132,7 +133,7 @@ def answers(job: Job, rank: Rank) -> torch.Tensor:
         model = (build_hollow_model if job.settings.in_parts else build_model)(job.dataset, job.settings)
         groups = Groups(communicator, communicator)
         replica = Replica(model, job.settings, Classification(4), groups, torch.device("cpu"))
-        _begin(job, replica, Reporter(rank, replica.task), batch_size=4)
+        begin(job, replica, Reporter(rank, replica.task))
         with replica.strategy.consensus() as network, torch.no_grad():
             return network.eval()(ROWS if rank.rank == 0 else ROWS[:0])
 

@@ -14,7 +14,8 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
-from sparkdl.training.loop import Job, train_rank
+from sparkdl.training.job import Job
+from sparkdl.training.loop import train_rank
 from sparkdl.training.reports.stopwatch import TRACED_STEPS, RankTimes
 
 STEPS = 14  # of an epoch: 106 rows, two ranks, batches of four

@@ -28,7 +28,8 @@ from sparkdl.settings import Train
 from sparkdl.training.checkpoints.checkpoint import load_manifest
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.groups import Groups
-from sparkdl.training.loop import Job, _begin, train_rank
+from sparkdl.training.job import Job
+from sparkdl.training.loop import begin, train_rank
 from sparkdl.training.recipes.recipe import build_optimizer
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reports.reporter import Reporter
@@ -235,7 +236,7 @@ def begun_replicas(trained: Trained, rank: Rank) -> dict[str, dict[str, torch.Te
             replica = Replica(
                 model, job.settings, Classification(4), Groups(communicator, communicator), torch.device("cpu")
             )
-            _begin(replace(job, checkpoint=latest(job.folder)), replica, Reporter(rank, replica.task), batch_size=4)
+            begin(replace(job, checkpoint=latest(job.folder)), replica, Reporter(rank, replica.task))
             weights[before] = dict(model.state_dict())
     return weights
 

@@ -18,7 +18,7 @@ from sparkdl.training.asynchronous.follow import follow
 from sparkdl.training.asynchronous.starter import TaskStarter
 from sparkdl.training.checkpoints.checkpoint import load_weights
 from sparkdl.training.checkpoints.checkpoint_folder import latest
-from sparkdl.training.loop import Job, TrainingResult
+from sparkdl.training.job import Job, TrainingResult
 
 
 class Threads:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from sparkdl.data import Dataset, Loader
 from sparkdl.training.asynchronous import portions
 from sparkdl.training.checkpoints.checkpoint import load_weights
-from sparkdl.training.loop import TrainingResult
+from sparkdl.training.job import TrainingResult
 from sparkdl.training.replica import build_model
 
 from .conftest import Training, weights_of
