@@ -1,7 +1,8 @@
 """Networks to start from, how a user's own is built, and how a trained one is kept in a file that cannot run code."""
 
+from sparkdl.models.answer_check import try_network
 from sparkdl.models.beside_base import BesideBase, LowRank
-from sparkdl.models.build import build, build_without_weights, copied_network, name_of, try_network
+from sparkdl.models.build import build, build_without_weights
 from sparkdl.models.build_named import build_by, build_named
 from sparkdl.models.experts import Experts, MixtureOfExperts, balance_losses
 from sparkdl.models.export import TracedNetwork, export_network, trace_network, write_network
@@ -24,6 +25,7 @@ from sparkdl.models.onnx_network import OnnxNetwork
 from sparkdl.models.outputs import LOGITS, OnlyTensors, check_answer, logits_of, named_outputs, output_of
 from sparkdl.models.reference import Reference, refer, write_reference
 from sparkdl.models.speed import seconds_of_each
+from sparkdl.models.user_network import copied_network, name_of
 
 __all__ = [
     "FORM_FILES",

@@ -10,9 +10,11 @@ from torch import nn
 from sparkdl.errors import ModelError
 from sparkdl.inputs.sample import sample_inputs
 from sparkdl.inputs.spec import InputSpec
-from sparkdl.models.build import ScaledImages, build, make_network, name_of, try_network
+from sparkdl.models.answer_check import try_network
+from sparkdl.models.build import ScaledImages, build
 from sparkdl.models.networks import NETWORKS
 from sparkdl.models.recommenders import RECOMMENDERS
+from sparkdl.models.user_network import make_network, name_of
 
 __all__ = ["ScaledInputs", "build_by", "build_named"]
 

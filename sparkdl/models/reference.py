@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from sparkdl.errors import ModelError
-from sparkdl.models.build import import_model, name_of
 from sparkdl.models.build_named import build_by
 from sparkdl.models.full_state import full_state, load_full_state
+from sparkdl.models.user_network import import_model, name_of
 
 __all__ = ["REFERENCE", "Reference", "rebuild", "refer", "require_trust", "write_reference"]
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from sparkdl.errors import ModelError
 from sparkdl.models import build, export_network, load_network, logits_of
-from sparkdl.models.build import make_network
+from sparkdl.models.user_network import make_network
 
 BERT = {
     "model_type": "bert",

@@ -12,7 +12,7 @@ from torch import nn
 from sparkdl.data import Batch
 from sparkdl.inputs.tensors import Inputs, answer
 from sparkdl.models import build, export_network, full_state, load_network, logits_of
-from sparkdl.models.build import make_network
+from sparkdl.models.user_network import make_network
 from sparkdl.settings import Train
 from sparkdl.training.recipes.adapters import merge_adapters, with_adapters
 from sparkdl.training.recipes.losses import build_loss
