@@ -24,7 +24,8 @@ from benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl.cluster.session import get_session
 from sparkdl.collectives import Backend, HorovodBackend, TorchBackend
 from sparkdl.data import Dataset
-from sparkdl.data.card import LABEL_COLUMN, Card, InputSpec, SplitCard
+from sparkdl.data.card import LABEL_COLUMN, Card, InputSpec
+from sparkdl.data.card_parts import SplitCard
 from sparkdl.data.preparing.row_group import write_row_group
 from sparkdl.data.row_groups import file_name, write_row_groups_file
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group

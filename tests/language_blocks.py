@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl.data import Card, Dataset
-from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, SplitCard
+from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN
+from sparkdl.data.card_parts import SplitCard
 from sparkdl.data.named_files import write_named_row_group
 from sparkdl.data.row_groups import file_name, write_row_groups_file
 from sparkdl.inputs.spec import InputSpec

@@ -10,16 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkdl.data.card import (
-    CARD_NAME,
-    LABELS_NAME,
-    METADATA_NAME,
-    PREPROCESSING,
-    ROW_GROUPS_NAME,
-    Card,
-    InputSpec,
-    SplitCard,
-)
+from sparkdl.data.card import CARD_NAME, LABELS_NAME, METADATA_NAME, PREPROCESSING, ROW_GROUPS_NAME, Card, InputSpec
+from sparkdl.data.card_parts import SplitCard
 from sparkdl.data.file_checks import REPAIR, altered, missing
 from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.labels import read_labels

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sparkdl.data.card import LABELS_NAME, UNSEEN, LabelsFile
+from sparkdl.data.card import LABELS_NAME, UNSEEN
+from sparkdl.data.card_parts import LabelsFile
 from sparkdl.data.class_indices import class_indices
 from sparkdl.data.file_checks import read_unaltered
 from sparkdl.data.parquet_bytes import read_table

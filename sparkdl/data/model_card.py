@@ -6,7 +6,8 @@ from typing import Any, Self
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sparkdl.data.card import CARD_NAME, InputSpec, LabelScale, LabelsFile, LinkFunction
+from sparkdl.data.card import CARD_NAME, InputSpec
+from sparkdl.data.card_parts import LabelScale, LabelsFile, LinkFunction
 from sparkdl.data.label_types import LABEL_TYPE, labels_from_names
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import DatasetError, ModelError

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from sparkdl.data.card import ROW_GROUPS_NAME, File, RowGroupsFile
+from sparkdl.data.card import ROW_GROUPS_NAME
+from sparkdl.data.card_parts import File, RowGroupsFile
 from sparkdl.data.file_checks import read_unaltered
 from sparkdl.data.parquet_bytes import read_table
 from sparkdl.errors import DatasetError
@@ -29,7 +30,7 @@ __all__ = ["ForeignRowGroup", "RowGroup", "RowGroups", "file_name", "read_row_gr
 
 @dataclass(frozen=True)
 class RowGroup:
-    """One Parquet file of a split; it holds exactly one row group. See :class:`~sparkdl.data.card.File`."""
+    """One Parquet file of a split; it holds exactly one row group. See :class:`~sparkdl.data.card_parts.File`."""
 
     path: str
     rows: int

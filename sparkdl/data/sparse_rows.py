@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile
+from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec
+from sparkdl.data.card_parts import LabelsFile
 from sparkdl.data.labels import index_labels
 from sparkdl.data.parquet_bytes import read_table
 from sparkdl.data.plain_pages import plain_pages, write_plain_pages
@@ -34,7 +35,7 @@ A label that is a number has the bits of a float64.
 Lists would be the plainer form, but stock Petastorm reads no lists that differ in length, and Parquet twice as slowly.
 """
 SPARSE_COUNTS = "values", "labels", "unseen", "empty"
-"""What is counted in each file, in this order; see :class:`sparkdl.data.card.SparseCounts`."""
+"""What is counted in each file, in this order; see :class:`sparkdl.data.card_parts.SparseCounts`."""
 
 
 class Rows(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sparkdl.data.card import LabelsFile
+from sparkdl.data.card_parts import LabelsFile
 from sparkdl.errors import ModelError
 from sparkdl.extreme.hashing import BucketHash, Family, FeatureHash
 from sparkdl.extreme.ranker import RankerCard

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparkdl.data.card import Card, LabelScale
+from sparkdl.data.card import Card
+from sparkdl.data.card_parts import LabelScale
 from sparkdl.data.label_types import arrow_type
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Train

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from sparkdl.config import load_settings
-from sparkdl.data.card import Card, File, InputSpec, LabelsFile, SplitCard
+from sparkdl.data.card import Card, InputSpec
+from sparkdl.data.card_parts import File, LabelsFile, SplitCard
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import ConfigError, DatasetError, ModelError, RegistryError, SparkdlError
 from sparkdl.models import build

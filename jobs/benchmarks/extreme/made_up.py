@@ -18,16 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkdl.data import Dataset
-from sparkdl.data.card import (
-    CARD_NAME,
-    LABEL_COLUMN,
-    LABELS_NAME,
-    Card,
-    InputSpec,
-    LabelsFile,
-    SparseCounts,
-    SplitCard,
-)
+from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, LABELS_NAME, Card, InputSpec
+from sparkdl.data.card_parts import LabelsFile, SparseCounts, SplitCard
 from sparkdl.data.row_groups import file_name, write_row_groups_file
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group
 

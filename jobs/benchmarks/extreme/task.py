@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType
 
 import sparkdl
-from sparkdl.data.card import File
+from sparkdl.data.card_parts import File
 from sparkdl.data.reading.read import verified_content
 from sparkdl.data.sparse_rows import Rows, read_rows
 from sparkdl.extreme.metrics import RankingMetrics, evaluate

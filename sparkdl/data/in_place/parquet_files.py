@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparkdl.data.card import InPlace
+from sparkdl.data.card_parts import InPlace
 from sparkdl.data.in_place.drawing import rows_of, split_names
 from sparkdl.data.in_place.examples import one_array
 from sparkdl.data.in_place.file_paths import file_paths

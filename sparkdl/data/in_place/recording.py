@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, RowGroupsFile
+from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec
+from sparkdl.data.card_parts import RowGroupsFile
 from sparkdl.data.in_place.drawing import rows_of, split_names
 from sparkdl.data.in_place.examples import Examples
 from sparkdl.data.in_place.parquet_columns import decode_columns

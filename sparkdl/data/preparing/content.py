@@ -5,15 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.bad_rows import NAMED, WRONG, Problem, what_is_wrong
-from sparkdl.data.card import (
-    DRAWN_BY,
-    LABEL_COLUMN,
-    PREPROCESSING,
-    WEIGHT_COLUMN,
-    Card,
-    InputSpec,
-    SplitCard,
-)
+from sparkdl.data.card import DRAWN_BY, LABEL_COLUMN, PREPROCESSING, WEIGHT_COLUMN, Card, InputSpec
+from sparkdl.data.card_parts import SplitCard
 from sparkdl.data.in_place.parquet_files import FoundRows
 from sparkdl.data.in_place.recording import record_row_groups
 from sparkdl.data.label_spec import LabelSpec

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile
+from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec
+from sparkdl.data.card_parts import LabelsFile
 from sparkdl.data.class_indices import class_indices
 from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.named_files import named_schema, write_named_row_group

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, METADATA_NAME, WEIGHT_COLUMN, LabelScale, RowGroupsFile, SparseCounts
+from sparkdl.data.card import LABEL_COLUMN, METADATA_NAME, WEIGHT_COLUMN
+from sparkdl.data.card_parts import LabelScale, RowGroupsFile, SparseCounts
 from sparkdl.data.named_files import LEVELS
 from sparkdl.data.preparing.petastorm import petastorm_metadata
 from sparkdl.data.preparing.runs import Runs

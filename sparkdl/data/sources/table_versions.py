@@ -7,7 +7,7 @@ writes meanwhile; the dataset's card says which.
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sparkdl.data.card import TableVersion
+from sparkdl.data.card_parts import TableVersion
 from sparkdl.data.sql import identifier
 from sparkdl.settings import Source
 from sparkdl.storage import spark_url

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from sparkdl.data.card import LabelScale, LinkFunction
+from sparkdl.data.card_parts import LabelScale, LinkFunction
 from sparkdl.data.label_types import arrow_type
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.settings.section import TaskName

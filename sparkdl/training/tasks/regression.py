@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from sparkdl.data.card import LinkFunction
+from sparkdl.data.card_parts import LinkFunction
 from sparkdl.inputs.tensors import Inputs, count_rows
 from sparkdl.training.tasks.learning import Task
 

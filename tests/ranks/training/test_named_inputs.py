@@ -15,7 +15,8 @@ from torch import nn
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend
 from sparkdl.data import Card, Dataset
-from sparkdl.data.card import LABEL_COLUMN, SplitCard
+from sparkdl.data.card import LABEL_COLUMN
+from sparkdl.data.card_parts import SplitCard
 from sparkdl.data.named_files import write_named_row_group
 from sparkdl.data.row_groups import file_name, write_row_groups_file
 from sparkdl.errors import ModelError

@@ -11,7 +11,7 @@ from sklearn.neural_network import MLPRegressor
 
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import create_backend
-from sparkdl.data.card import LabelScale
+from sparkdl.data.card_parts import LabelScale
 from sparkdl.settings import Train
 from sparkdl.training.job import Job
 from sparkdl.training.loop import train_rank

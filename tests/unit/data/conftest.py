@@ -9,15 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkdl.data.card import (
-    LABEL_COLUMN,
-    LABELS_NAME,
-    Card,
-    InputSpec,
-    LabelsFile,
-    SparseCounts,
-    SplitCard,
-)
+from sparkdl.data.card import LABEL_COLUMN, LABELS_NAME, Card, InputSpec
+from sparkdl.data.card_parts import LabelsFile, SparseCounts, SplitCard
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.preparing.row_group import write_row_group
 from sparkdl.data.row_groups import file_name, write_row_groups_file

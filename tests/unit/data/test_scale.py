@@ -9,7 +9,8 @@ import re, sys, time
 from pathlib import Path
 import numpy as np
 import pyarrow as pa
-from sparkdl.data.card import CARD_NAME, Card, InputSpec, SplitCard
+from sparkdl.data.card import CARD_NAME, Card, InputSpec
+from sparkdl.data.card_parts import SplitCard
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.preparing.blocks import keys_for
 from sparkdl.data.preparing.runs import plan_runs

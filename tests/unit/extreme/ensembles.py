@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkdl.data import InputSpec
-from sparkdl.data.card import LabelsFile
+from sparkdl.data.card_parts import LabelsFile
 from sparkdl.extreme.ensemble_card import ENSEMBLE_NAME, EnsembleCard
 from sparkdl.extreme.fit import new_models
 from sparkdl.extreme.meta_model import MetaModels

@@ -10,7 +10,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 from torch.nn import functional
 
-from sparkdl.data.card import LabelScale
+from sparkdl.data.card_parts import LabelScale
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Train
 from sparkdl.training.recipes.losses import build_loss

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sparkdl.data import Batch, Card, Dataset, Loader, Phase
-from sparkdl.data.card import LABEL_COLUMN, SplitCard
+from sparkdl.data.card import LABEL_COLUMN
+from sparkdl.data.card_parts import SplitCard
 from sparkdl.data.named_files import write_named_row_group
 from sparkdl.data.row_groups import file_name, write_row_groups_file
 from sparkdl.distributed_loader import dataloader

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn import metrics
 
-from sparkdl.data.card import LabelScale
+from sparkdl.data.card_parts import LabelScale
 from sparkdl.data.model_card import ModelCard
 from sparkdl.settings import Train
 from sparkdl.settings.target import FigureName

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.extreme.made_up import Shape, write_dataset
 from sparkdl.data import Dataset, SparseBatch
-from sparkdl.data.card import LabelScale
+from sparkdl.data.card_parts import LabelScale
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.extreme.ensemble import Ensemble
