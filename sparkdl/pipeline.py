@@ -134,14 +134,16 @@ def check_compress(settings: Settings) -> Summary:
 
 def score(settings: Settings) -> Summary:
     """Write the registered model's predictions for the source's rows; with ``score.stream`` only for new rows."""
+    # Imported here, because other commands do not need them.
+    from sparkdl.scoring.rows_to_score import opened_stream, scored_rows
+    from sparkdl.scoring.stream import score_stream
+
     output = settings.require("score.output")
     if settings.score.stream:
-        from sparkdl.scoring.stream import score_stream  # imported here, because other commands do not need it
-
-        model, _, stream = _opened_stream(settings)
+        model, _, stream = opened_stream(settings)
         written, new = score_stream(**stream), " new"
     else:
-        model, scored = _scored(settings)
+        model, scored = scored_rows(settings)
         how = settings.score.model_dump(include={"format", "mode", "key"})
         written, new = sparkdl.write_predictions(scored, output, **how), ""
     failed = f", {written.failed:,} of them without a prediction: see the column error" if written.failed else ""
@@ -150,12 +152,14 @@ def score(settings: Settings) -> Summary:
 
 def check_score(settings: Settings) -> Summary:
     """Check that the model, the rows and a free place for predictions exist. Scores nothing."""
+    from sparkdl.scoring.rows_to_score import opened_stream, scored_rows  # other commands do not need it
+
     output = settings.require("score.output")
     if settings.score.stream:
-        model, scored, _ = _opened_stream(settings, keep=False)
+        model, scored, _ = opened_stream(settings, keep=False)
     else:
         sparkdl.check_output(output, format=settings.score.format, mode=settings.score.mode)
-        model, scored = _scored(settings)
+        model, scored = scored_rows(settings)
     return {"model": model, "columns": ", ".join(scored.columns), "predictions": output}
 
 
@@ -239,75 +243,6 @@ def _to_compress(settings: Settings) -> dict[str, Any]:
         "cluster": settings.cluster,
         "tracking": settings.tracking,
     }
-
-
-def _scored(settings: Settings) -> tuple[str, Any]:
-    """The model, and the rows with its predictions, which are not computed yet."""
-    # Imported here, because other commands do not need it.
-    from sparkdl.data.model_card import ModelCard
-    from sparkdl.scoring.held_out import check_split
-    from sparkdl.scoring.merging import score_changes
-    from sparkdl.tracking import download
-
-    model, source, score_rows = _asked(settings)
-    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
-    if settings.score.split:
-        prepare = settings.require("prepare")
-        check_split(ModelCard.load(download(model, settings.tracking)), prepare, origin=model)
-        rows = sparkdl.split_rows(rows, prepare, settings.score.split)
-    rows = _picked(rows, settings)
-    if source.reads_changes:
-        return model, score_changes(rows, score_rows, _merged_by(settings))
-    return model, score_rows(rows)
-
-
-def _opened_stream(settings: Settings, *, keep: bool = True) -> tuple[str, Any, dict[str, Any]]:
-    """The model, the stream of new rows, and the other arguments of :func:`score_stream`. Nothing is computed yet.
-
-    A new checkpoint is written, unless ``keep`` is false.
-    """
-    from sparkdl.data.sources.open_stream import keeps_columns, open_stream
-    from sparkdl.scoring.merging import score_changes
-    from sparkdl.scoring.stream import check_stream_output
-    from sparkdl.scoring.stream_checkpoint import StreamCheckpoint
-    from sparkdl.sessions import require_classic
-
-    model, source, score_rows = _asked(settings)
-    checkpoint = StreamCheckpoint.of(settings.score, source)
-    spark = sparkdl.get_session(settings.cluster)
-    require_classic(spark, "score.stream")
-    rows = _picked(open_stream(source, spark, checkpoint.schema), settings)
-    check_stream_output(checkpoint, settings.score, spark)
-    scored = score_changes(rows, score_rows, None) if source.reads_changes else score_rows(rows)
-    if keep and checkpoint.is_new:
-        checkpoint.save(rows.schema if keeps_columns(source) else None)
-    stream = {"rows": rows, "score": score_rows, "settings": settings.score}
-    return model, scored, stream | {"source": source, "checkpoint": checkpoint}
-
-
-def _asked(settings: Settings) -> tuple[str, Any, Callable[[Any], Any]]:
-    """The model's name, the source, and a function that appends predictions to rows, all for the same version."""
-    from sparkdl.tracking.download import pinned
-
-    model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
-    source = settings.score.source or settings.require("prepare.source")
-    options = settings.score.model_dump(
-        include={"top_k", "batch_size", "on_error", "key", "predict", "form", "trusted_stages", "trusted_modules"}
-    )
-    version = pinned(model, settings.tracking)
-    return model, source, lambda rows: sparkdl.score(rows, version, **options, tracking=settings.tracking)
-
-
-def _picked(rows: Any, settings: Settings) -> Any:
-    """The rows that ``score.where`` selects."""
-    from sparkdl.data.sql import condition
-
-    return rows.where(condition(settings.score.where, key="score.where")) if settings.score.where else rows
-
-
-def _merged_by(settings: Settings) -> str | None:
-    """The column by which predictions are merged; None if they are not merged."""
-    return settings.score.key if settings.score.mode == "merge" else None
 
 
 def _alias(registered: Any, tracking: Tracking) -> str:

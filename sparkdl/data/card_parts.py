@@ -43,7 +43,7 @@ class File(_Part):
     """Where in the file the inputs begin; they lie one after another, an image with its length in front (4 bytes). Zero
     where rows are sparse, which do not lie like that."""
     labels_at: Count
-    """Where in the file the labels begin, one after another as :class:`~sparkdl.data.label_spec.LabelSpec` says; zero where rows are sparse."""
+    """Where in the file the labels begin, one after another as ``LabelSpec`` says; zero where rows are sparse."""
     weights_at: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
     """The same of their weights, which are float64; zero where rows have none."""
 
