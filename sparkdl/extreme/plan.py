@@ -1,16 +1,25 @@
-"""Chooses the numbers of buckets and repetitions, and predicts memory and time, before anything is trained."""
+"""Chooses the numbers of buckets and repetitions, and compares what they cost, before anything is trained."""
 
 import bisect
 import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from sparkdl.errors import ConfigError
+from sparkdl.extreme.expected_cost import (
+    DECODING,
+    RANDOM_NEGATIVES,
+    START_SECONDS,
+    TASK_BYTES,
+    Cost,
+    Work,
+    ranker_parts,
+    training_bytes,
+)
 from sparkdl.tables import aligned
 
-__all__ = ["Cost", "Plan", "fewest_repetitions", "plan_extreme", "ranker_parts"]
+__all__ = ["Plan", "fewest_repetitions", "plan_extreme"]
 
 USUAL_REPETITIONS = 8
 """More repetitions than needed to distinguish classes still average out the noise of each; the papers use 16 to 32.
@@ -18,54 +27,14 @@ With a ranker, eight classify as many held-out rows correctly."""
 BUCKETS_PER_ROOT = 4
 """B is the power of two nearest to this many times the square root of K: 512 for 20,000 classes. Two repetitions then
 already leave most classes alone in their pair of buckets, and the last layer stays small."""
-FLOAT_BYTES = 4
-FIRST_LAYER_BYTES = 6
-"""Bytes per weight of the first layer in a task: the float32 weight, and two copies of its byte while it is stored."""
-DENSE_BYTES = 16
-"""Bytes per other parameter: weight, gradient and Adam's two moments."""
-TASK_BYTES = 500 << 20
-"""Other memory of a training task: Python, torch, a window of the data, a batch's activations."""
 USUAL_WIDTH = 120
 """Width of the hidden layer: half of it costs 0.3 points of P@5, and twice as much overfits."""
 USUAL_SHORTLIST = 100
 """Classes in a shortlist: four of five correct classes are among the first hundred."""
 SHORTLIST_PER_LABEL = 20
 """Least classes in a shortlist per label of a row."""
-FIRST_LAYER_SECONDS = 1.6e-9
-"""Of one core, to train a weight of the first layer with a row that has its feature (AMD Milan): most of it is the way
-to memory. With other cores, scale all expected times."""
-OTHER_LAYERS_SECONDS = 1.6e-10
-"""Of one core, to train a weight of the other layers with a row."""
-DECODING = 0.8
-"""The time to decode a row to its shortlist, relative to training on it once."""
-RANKING_SECONDS = 5.5e-8
-"""Of one core, to train the ranker with one feature of one pair of a row and a class."""
-START_SECONDS = 8
-"""Overhead of both stages: imports, compilation of loops, clusters, files."""
-RANDOM_NEGATIVES = 50
-"""Random classes for which a row is a negative, in addition to its shortlist."""
-CLASSES_PER_TASK = 2500
-"""About how many classes a task of the ranker learns: few enough to give two slots, or eight, equal work."""
-RANKING_ENTRY_BYTES = 16
-"""Bytes per feature of a row in a task of the ranker: its index and value, twice while row groups are concatenated."""
-RANKING_PAIR_BYTES = 60
-"""Bytes per pair of a row and a class there: class, row and sign, unsorted and sorted by class."""
 DEFAULT_NONZEROS = 32
 """Default number of non-zero features of a row; a gloss or a title has a dozen, a document hundreds."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of one method of classification."""
-
-    name: str
-    parameters: int
-    model_bytes: int
-    """The finished model, in float32."""
-    task_bytes: int
-    """The largest training task, where the first layer is trained as :mod:`sparkdl.extreme.fit` does."""
-    seconds: float
-    """Expected training time."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +146,10 @@ def plan_extreme(
         num_buckets is None
         and largest is not None
         and buckets > 2
-        and _training_bytes(num_features, hidden, buckets) * repetitions_per_task > largest
+        and training_bytes(num_features, hidden, buckets) * repetitions_per_task > largest
     ):
         buckets //= 2
-    needed = _training_bytes(num_features, hidden, buckets) * repetitions_per_task
+    needed = training_bytes(num_features, hidden, buckets) * repetitions_per_task
     if largest is not None and needed > largest:
         raise ConfigError(_what_to_change(num_features, hidden, buckets, repetitions_per_task, needed, largest))
     if buckets >= num_classes:
@@ -192,30 +161,20 @@ def plan_extreme(
     fewest = fewest_repetitions(num_classes, buckets, delta=delta)
     chosen = repetitions or max(fewest, USUAL_REPETITIONS)
 
-    def cost(name: str, widths: Sequence[int], outputs: int, copies: int, packed: int, waves: int) -> Cost:
-        parameters = _parameters(num_features, widths, outputs)
-        seconds = waves * packed * epochs * rows * row_seconds(widths, outputs)
-        in_training = packed * _training_bytes(num_features, widths, outputs) + TASK_BYTES
-        return Cost(name, copies * parameters, copies * parameters * FLOAT_BYTES, in_training, seconds)
-
-    def row_seconds(widths: Sequence[int], outputs: int) -> float:
-        first = [*widths, outputs][0] * min(nonzeros, num_features)
-        others = _parameters(0, widths, outputs)
-        return first * FIRST_LAYER_SECONDS + others * OTHER_LAYERS_SECONDS
-
+    work = Work(num_features=num_features, nonzeros=nonzeros, rows=rows, epochs=epochs)
     listed, ranker_seconds, ranker_bytes = None, 0.0, 0
     if ranked:
         listed = min(shortlist or max(USUAL_SHORTLIST, math.ceil(SHORTLIST_PER_LABEL * labels)), num_classes)
-        decoding = chosen * row_seconds(hidden, buckets) * DECODING
+        decoding = chosen * work.row_seconds(hidden, buckets) * DECODING
         pairs = min(listed + RANDOM_NEGATIVES + labels, num_classes)
-        ranker_seconds = rows * (decoding + pairs * nonzeros * RANKING_SECONDS) / slots
-        of_a_row = nonzeros * RANKING_ENTRY_BYTES + pairs / ranker_parts(num_classes) * RANKING_PAIR_BYTES
-        ranker_bytes = round(rows * of_a_row) + TASK_BYTES
+        ranker_seconds = work.ranker_seconds(decoding, pairs) / slots
+        ranker_bytes = work.ranker_bytes(pairs / ranker_parts(num_classes))
     packed = min(repetitions_per_task, chosen)
-    rivals = [cost("one-vs-all, linear", (), num_classes, 1, 1, 1)]
+    rivals = [work.cost("one-vs-all, linear", (), num_classes)]
     if hidden:
-        rivals.append(cost(f"one-vs-all, hidden {_names(hidden)}", hidden, num_classes, 1, 1, 1))
+        rivals.append(work.cost(f"one-vs-all, hidden {_names(hidden)}", hidden, num_classes))
     name = f"MACH, hidden {_names(hidden)}" if hidden else "MACH, linear"
+    waves = math.ceil(chosen / (packed * slots))
     return Plan(
         num_classes=num_classes,
         num_buckets=buckets,
@@ -225,7 +184,7 @@ def plan_extreme(
         shortlist=listed,
         ranker_seconds=ranker_seconds,
         ranker_task_bytes=ranker_bytes,
-        mach=cost(name, hidden, buckets, chosen, packed, math.ceil(chosen / (packed * slots))),
+        mach=work.cost(name, hidden, buckets, copies=chosen, packed=packed, waves=waves),
         one_vs_all=tuple(rivals),
     )
 
@@ -240,30 +199,11 @@ def fewest_repetitions(num_classes: int, num_buckets: int, *, delta: float) -> i
     return max(math.ceil(exact - 1e-9), 1)  # 3 is 3, whatever the logarithms' last bits say
 
 
-def ranker_parts(num_classes: int) -> int:
-    """The number of ranges of classes, each a task, in which the ranker is trained."""
-    return int(2 ** max(round(math.log2(num_classes / CLASSES_PER_TASK)), 0))
-
-
 def _usual_buckets(num_classes: int) -> int:
     power = round(math.log2(BUCKETS_PER_ROOT * math.sqrt(num_classes)))
     while power > 1 and 2**power >= num_classes:
         power -= 1
     return int(2**power)
-
-
-def _parameters(num_features: int, hidden: Sequence[int], outputs: int) -> int:
-    """Weights and biases of a network with these layers."""
-    layers = [num_features, *hidden, outputs]
-    return sum(before * after + after for before, after in pairwise(layers))
-
-
-def _training_bytes(num_features: int, hidden: Sequence[int], num_buckets: int) -> int:
-    """The memory of one repetition in a task, in bytes."""
-    first = num_features * [*hidden, num_buckets][0]
-    others = _parameters(num_features, hidden, num_buckets) - first
-    step_sizes = num_features * FLOAT_BYTES
-    return first * FIRST_LAYER_BYTES + step_sizes + others * DENSE_BYTES
 
 
 def _what_to_change(
@@ -280,12 +220,12 @@ def _what_to_change(
     each = needed // packed
     if packed > 1 and each <= largest:
         changes.append(f"repetitions_per_task to {largest // each}")
-    features = most(num_features, lambda number: _training_bytes(number, hidden, buckets))
+    features = most(num_features, lambda number: training_bytes(number, hidden, buckets))
     if features >= 2:
         changes.append(f"the features, hashed, to {features:,}")
-    if len(hidden) == 1 and (width := most(hidden[0], lambda number: _training_bytes(num_features, [number], buckets))):
+    if len(hidden) == 1 and (width := most(hidden[0], lambda number: training_bytes(num_features, [number], buckets))):
         changes.append(f"hidden to [{width}]")
-    fewer = most(buckets, lambda number: _training_bytes(num_features, hidden, number))
+    fewer = most(buckets, lambda number: training_bytes(num_features, hidden, number))
     if fewer >= 2:
         changes.append(f"num_buckets to {fewer:,}")
     changes.append(f"memory_per_slot to {math.ceil((needed + TASK_BYTES) / 1e6):,} MB")

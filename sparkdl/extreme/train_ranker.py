@@ -28,7 +28,7 @@ from sparkdl.data.reading.read import verified_content
 from sparkdl.data.reading.sparse import to_batch
 from sparkdl.data.sparse_rows import Rows, read_rows
 from sparkdl.errors import TrainingError
-from sparkdl.extreme import plan
+from sparkdl.extreme import expected_cost
 from sparkdl.extreme.ensemble import ROWS, Ensemble, write_model_folder
 from sparkdl.extreme.ranker import Classifiers, TrainedRanker
 from sparkdl.extreme.repetitions import Finished
@@ -55,7 +55,7 @@ def train_ranker(
     Raises :class:`~sparkdl.errors.TrainingError` if Spark gives up on a task; files of other tasks are kept.
     """
     folder = join(settings.run_dir, f"ranker-{_digest(options, records)[:16]}")
-    parts = plan.ranker_parts(dataset.num_classes)
+    parts = expected_cost.ranker_parts(dataset.num_classes)
     missing = [number for number in range(parts) if _classifiers(folder, number) is None]
     if missing:
         there = _written(folder, "shortlists")
@@ -209,7 +209,12 @@ def _run(
 def _digest(options: LinearRankerOptions, records: Sequence[Finished]) -> str:
     """The digest of what determines the classifiers' files; the score that combines them does not."""
     weights = [(record.repetition, record.made_of, record.sha256) for record in records]
-    decisive = [FORMAT, plan.CLASSES_PER_TASK, options.model_dump(exclude={"candidates", "ensemble_weight"}), weights]
+    decisive = [
+        FORMAT,
+        expected_cost.CLASSES_PER_TASK,
+        options.model_dump(exclude={"candidates", "ensemble_weight"}),
+        weights,
+    ]
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 
 

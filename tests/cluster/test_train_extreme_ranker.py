@@ -16,7 +16,7 @@ from sparkdl import Extreme, Prepare, Split, Stage, TrainedEnsemble, prepare, tr
 from sparkdl.cluster import run_tasks
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, ModelError, TrainingError
-from sparkdl.extreme import plan, train_ranker
+from sparkdl.extreme import expected_cost, train_ranker
 from sparkdl.extreme.ensemble import Ensemble
 from sparkdl.extreme.tasks import Pack
 from sparkdl.tracking import download
@@ -45,7 +45,7 @@ def small_parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = tmp_path_factory.mktemp("store")
         patch.chdir(folder)
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
-        patch.setattr(plan, "CLASSES_PER_TASK", CLASSES / PARTS)
+        patch.setattr(expected_cost, "CLASSES_PER_TASK", CLASSES / PARTS)
         yield
 
 

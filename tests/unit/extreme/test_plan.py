@@ -7,15 +7,9 @@ import numpy as np
 import pytest
 
 from sparkdl.errors import ConfigError
+from sparkdl.extreme.expected_cost import RANKING_ENTRY_BYTES, RANKING_PAIR_BYTES, TASK_BYTES, ranker_parts
 from sparkdl.extreme.hashing import bucket_hashes, table
-from sparkdl.extreme.plan import (
-    RANKING_ENTRY_BYTES,
-    RANKING_PAIR_BYTES,
-    TASK_BYTES,
-    fewest_repetitions,
-    plan_extreme,
-    ranker_parts,
-)
+from sparkdl.extreme.plan import fewest_repetitions, plan_extreme
 
 WORDNET = {"num_classes": 20_000, "num_features": 45_000, "rows": 85_000}
 ODP = {"num_classes": 105_033, "num_features": 421_705, "rows": 1_084_404, "hidden": []}
