@@ -2,28 +2,24 @@
 
 import hashlib
 import json
-import logging
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pyspark.sql import SparkSession
-from tqdm.auto import tqdm
 
-from sparkdl.cluster import count_slots, exit_on_sigterm, get_session, run_tasks, spark_reason
+from sparkdl.cluster import count_slots, exit_on_sigterm, get_session
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row, packages_for_inputs
-from sparkdl.errors import ConfigError, DatasetError, TrainingError
+from sparkdl.errors import ConfigError, DatasetError
 from sparkdl.extreme.ensemble import Ensemble, write_model_folder
 from sparkdl.extreme.metrics import METRICS, RankingMetrics
+from sparkdl.extreme.missing_repetitions import train_missing
 from sparkdl.extreme.plan import Plan, plan_extreme
-from sparkdl.extreme.repetitions import FORMAT, Finished, finished
-from sparkdl.extreme.tasks import Pack, train_pack
+from sparkdl.extreme.repetitions import FORMAT, Finished
 from sparkdl.extreme.train_ranker import train_ranker
 from sparkdl.settings import Cluster, Extreme, LinearRankerOptions, Tracking
 from sparkdl.storage import check_writable, join
@@ -32,8 +28,6 @@ from sparkdl.tracking.figures import precision_curve
 from sparkdl.tracking.translate import ranked
 
 __all__ = ["TrainedEnsemble", "check_train_extreme", "train_extreme"]
-
-log = logging.getLogger(__name__)
 
 BEST = 5
 """The number of likeliest classes in evaluations."""
@@ -100,7 +94,7 @@ def train_extreme(
             name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
         )
         started = time.perf_counter()
-        records = _train_missing(dataset, settings, made_of, spark, run)
+        records = train_missing(dataset, settings, made_of, spark, run)
         ranker = None
         if isinstance(settings.ranker, LinearRankerOptions):
             ranker = train_ranker(dataset, settings, settings.ranker, records, spark)
@@ -175,58 +169,6 @@ def check_train_extreme(
         "expected seconds": f"{plan.seconds:,.0f}",
         "tracking": check_store(tracking),
     }
-
-
-def _train_missing(dataset: Dataset, settings: Extreme, made_of: str, spark: SparkSession, run: Run) -> list[Finished]:
-    """Train what is missing; returns the records of all repetitions, or of enough of them, in order."""
-    kept = (finished(settings.run_dir, repetition, made_of=made_of) for repetition in range(settings.repetitions))
-    records = {record.repetition: record for record in kept if record is not None}
-    missing = [repetition for repetition in range(settings.repetitions) if repetition not in records]
-    size = settings.repetitions_per_task
-    packs = [tuple(missing[start : start + size]) for start in range(0, len(missing), size)]
-    lost: dict[Pack, str] = {}
-    train = partial(train_pack, dataset, settings, made_of)
-    bar = tqdm(total=settings.repetitions, initial=len(records), unit="repetition", disable=None)
-    with bar, closing(run_tasks(train, packs, spark, name="repetitions")) as ended:
-        for pack, found in ended:
-            if isinstance(found, Exception):
-                lost[pack] = spark_reason(found)
-                log.warning("repetitions %s are lost: %s", _listed(pack), lost[pack].splitlines()[-1])
-                continue
-            bar.update(len(found))
-            for record in map(Finished.from_json, found):
-                records[record.repetition] = record
-                _log_repetition(run, record, settings)
-    if len(records) < (settings.minimum_repetitions or settings.repetitions):
-        raise TrainingError(_too_few(len(records), settings, lost))
-    return [records[number] for number in sorted(records)]
-
-
-def _too_few(found: int, settings: Extreme, lost: dict[Pack, str]) -> str:
-    numbers = _listed(sorted(number for pack in lost for number in pack))
-    way_out = f", or set extreme.minimum_repetitions to {found} to do without them" if found else ""
-    return (
-        f"Spark gave up on repetitions {numbers}; {found} of {settings.repetitions} are finished and kept in "
-        f"{settings.run_dir}. Start the job again to train only the others{way_out}. What went wrong first:\n\n"
-        f"{next(iter(lost.values()))}"
-    )
-
-
-def _listed(numbers: Pack | list[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def _log_repetition(run: Run, record: Finished, settings: Extreme) -> None:
-    """Log a child run: its loss curve, time, rows per second, executor and seed."""
-    figures = {"rows_per_second": record.rows_per_second, "seconds": record.seconds}
-    history = [{"loss": loss} for loss in record.losses]
-    history[-1] |= figures
-    run.log_child(
-        f"repetition {record.repetition}",
-        params={"repetition": record.repetition, "seed": settings.seed},
-        history=history,
-        tags={"host": record.host, "sha256": record.sha256},
-    )
 
 
 def _held_out(dataset: Dataset, settings: Extreme) -> list[str]:

@@ -283,7 +283,7 @@ def test_lost_repetitions_stop_the_others_from_nothing_and_can_be_done_without_o
 ) -> None:
     settings = Extreme(run_dir=str(tmp_path / "run"), **SETTINGS)
     with monkeypatch.context() as patch:
-        patch.setattr("sparkdl.extreme.train.train_pack", killed)
+        patch.setattr("sparkdl.extreme.missing_repetitions.train_pack", killed)
         words = r"gave up on repetitions 0, 1; 2 of 4 are .* extreme\.minimum_repetitions to 2"
         with pytest.raises(TrainingError, match=words):
             train_extreme(dataset, settings, spark=spark)
