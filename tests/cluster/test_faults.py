@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.faults.injector import LETTING_GO, SILENCE, Fault
 from benchmarks.faults.run import disturbed, fault_bench
-from benchmarks.faults.scenario import LETTING_GO, SILENCE, Fault, Scenario, Verdict
+from benchmarks.faults.scenario import Scenario, Verdict
 
 KILLED_OR_STOPPED = [
     Fault("rank killed", 20),

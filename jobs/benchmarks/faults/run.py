@@ -15,16 +15,8 @@ from tqdm.auto import tqdm
 
 import benchmarks
 import sparkdl
-from benchmarks.faults.scenario import (
-    EPOCHS,
-    KINDS,
-    LETTING_GO,
-    SILENCE,
-    STEPS_PER_EPOCH,
-    Fault,
-    Scenario,
-    Verdict,
-)
+from benchmarks.faults.injector import KINDS, LETTING_GO, SILENCE, Fault
+from benchmarks.faults.scenario import EPOCHS, STEPS_PER_EPOCH, Scenario, Verdict
 from benchmarks.faults.server import Server
 from benchmarks.images import session
 from benchmarks.ports import free_ports
@@ -78,7 +70,9 @@ def fault_bench(folder: Path, *, backend: str = "auto") -> Iterator[Scenario]:
             settings = {"backend": backend}
             bench = Scenario(cluster, dataset.path, dataset.rows("train"), folder / "undisturbed", server, settings)
             if not bench.run([]).finished:
-                raise RuntimeError(f"the run did not finish though it was left alone\n{bench.log.read_text()[-8000:]}")
+                raise RuntimeError(
+                    f"the run did not finish though it was left alone\n{bench.files.log.read_text()[-8000:]}"
+                )
             yield bench
     finally:
         server.kill()
