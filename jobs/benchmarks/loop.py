@@ -22,8 +22,9 @@ from sparkdl.settings import Train
 from sparkdl.training.checkpoints.state import TrainingState
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import train_epoch
+from sparkdl.training.network_to_train import build_model
 from sparkdl.training.recipes.recipe import build_optimizer
-from sparkdl.training.replica import Replica, build_model
+from sparkdl.training.replica import Replica
 from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.reports.stopwatch import Stopwatch
 from sparkdl.training.task_to_train import task_to_train

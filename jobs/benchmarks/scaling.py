@@ -30,8 +30,8 @@ from sparkdl.collectives.distributed import TorchCommunicator
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.checkpoints.state import TrainingState
+from sparkdl.training.network_to_train import build_model
 from sparkdl.training.recipes.recipe import build_optimizer
-from sparkdl.training.replica import build_model
 from sparkdl.training.reports.reporter import Reporter
 
 __all__ = ["run"]

@@ -30,7 +30,7 @@ from sparkdl.data import Dataset
 from sparkdl.settings import Train
 from sparkdl.settings.teacher import Teacher
 from sparkdl.tracking import download
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 from sparkdl.training.teachers.ready_teacher import ready_teacher
 
 __all__ = ["multiplications", "run"]

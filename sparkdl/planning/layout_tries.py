@@ -17,9 +17,9 @@ from sparkdl.planning.layout_costs import LayoutCosts, layout_name
 from sparkdl.planning.measure import batches_of_steps
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
+from sparkdl.training.network_to_train import build_for_ranks
 from sparkdl.training.pipelined_replica import make_replica, ranks_of_replica, returning_memory
 from sparkdl.training.recipes.batching import batching
-from sparkdl.training.replica import build_for_ranks
 from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["step_seconds", "tried"]

@@ -20,8 +20,9 @@ from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
 from sparkdl.settings.section import Section
 from sparkdl.settings.strategies import AllReduceOptions, RoundsOptions
 from sparkdl.training.groups import Groups
+from sparkdl.training.network_to_train import build_for_ranks, build_model
 from sparkdl.training.recipes.batching import Batching, batching
-from sparkdl.training.replica import Replica, build_for_ranks, build_model
+from sparkdl.training.replica import Replica
 from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["Measurement", "adds_up", "batches_of_steps", "measure", "ring_exchanges", "topology_seconds"]

@@ -26,12 +26,13 @@ from sparkdl.training.checkpoints.state import TrainingState, best_model, copied
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
 from sparkdl.training.job import Job, TrainingResult
+from sparkdl.training.network_to_train import build_for_ranks
 from sparkdl.training.pipelined_replica import make_replica, ranks_of_replica, returning_memory
 from sparkdl.training.recipes.batching import Batching, batching, evaluation_batch
 from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.recipes.rate_schedule import RateSchedule
 from sparkdl.training.recipes.recipe import autocast
-from sparkdl.training.replica import Replica, build_for_ranks
+from sparkdl.training.replica import Replica
 from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.task_to_train import task_to_train
 

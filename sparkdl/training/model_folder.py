@@ -34,9 +34,9 @@ from sparkdl.models import (
 from sparkdl.settings import Train
 from sparkdl.training.checkpoints.parted_checkpoint import best_pieces, best_weights
 from sparkdl.training.checks.some_rows import some_rows
+from sparkdl.training.network_to_train import build_hollow_model, build_model
 from sparkdl.training.output_columns import output_columns, shapes_of_outputs
 from sparkdl.training.recipes.adapters import adapters_beside, merge_adapters, write_adapter_config
-from sparkdl.training.replica import build_hollow_model, build_model
 from sparkdl.training.strategies.plain_stacks import narrowed, ownership_of
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.traced_network import free_lengths, traced_or_named

@@ -9,101 +9,28 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sparkdl.collectives import is_expanded, values_of
-from sparkdl.data import Batch, Dataset
-from sparkdl.errors import ModelError
+from sparkdl.collectives import values_of
+from sparkdl.data import Batch
 from sparkdl.inputs.tensors import answer, moved, stand_in
-from sparkdl.models import balance_losses, build_by, build_without_weights, logits_of, tensors_on_disk
+from sparkdl.models import balance_losses, logits_of
 from sparkdl.settings import Train
-from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.groups import Groups
-from sparkdl.training.recipes.adapters import with_adapters
 from sparkdl.training.recipes.fisher_noise import FisherNoise
 from sparkdl.training.recipes.losses import Loss, build_loss
 from sparkdl.training.recipes.magnitude_pruning import MagnitudePruning
 from sparkdl.training.recipes.recipe import autocast, build_optimizer, takes_gradients
-from sparkdl.training.recipes.structured_pruning import prune_neurons
 from sparkdl.training.strategies import create_strategy
 from sparkdl.training.strategies.keeps_part import SharedPart
-from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 
 __all__ = [
     "BatchFigures",
     "Replica",
     "back_propagate",
-    "build_arguments",
-    "build_for_ranks",
-    "build_hollow_model",
-    "build_model",
-    "build_whole_model",
     "clip_gradients",
     "compiled",
     "make_dense",
 ]
-
-
-def build_for_ranks(dataset: Dataset, settings: Train, *, on_disk: bool = False) -> nn.Module:
-    """The network with which each rank starts: in memory, unless it will be split over ranks.
-
-    In that case it is without weights, if the strategy initialises them in parts, or else has its weights on disk.
-    """
-    if settings.in_parts == "strategy.sharded":
-        return build_hollow_model(dataset, settings)
-    with tensors_on_disk() if settings.in_parts or on_disk else nullcontext():
-        return build_model(dataset, settings)
-
-
-def build_whole_model(dataset: Dataset, settings: Train) -> nn.Module:
-    """The network that ``train.model`` builds, with the weights of the seed."""
-    torch.manual_seed(settings.seed)
-    return build_by(settings.model, build_arguments(dataset, settings))
-
-
-def build_model(dataset: Dataset, settings: Train) -> nn.Module:
-    """The network for this dataset; the same seed gives the same weights on every rank.
-
-    Buffers are not expanded, because values of a checkpoint or of another rank could not be written into them.
-    """
-    model = build_whole_model(dataset, settings)
-    if settings.narrower:
-        prune_neurons(model, some_rows(dataset), settings.narrower.keep)
-    if settings.adapters:
-        model = with_adapters(model, settings.adapters)
-    for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
-            if is_expanded(buffer):
-                setattr(module, name, buffer.contiguous())
-    return model
-
-
-def build_hollow_model(dataset: Dataset, settings: Train) -> nn.Module:
-    """The network without weights, for strategies that split it over ranks. Raises :class:`ModelError`."""
-    if inputs := dataset.card.inputs:
-        raise ModelError(
-            f"train.strategy keeps the network in parts, which are those of a plain stack of layers, and the inputs"
-            f" {', '.join(inputs)} have names: leave out `sharded`, or prepare with `features` in place of `inputs`"
-        )
-    return build_without_weights(settings.model, **build_arguments(dataset, settings))
-
-
-def build_arguments(dataset: Dataset, settings: Train) -> dict[str, Any]:
-    """The arguments of :func:`sparkdl.models.build` for this dataset, or of ``build_named`` if inputs have names."""
-    task = task_to_train(dataset.card, settings)
-    if inputs := dataset.card.inputs:
-        by_token = {"by_token": True} if task.name == "language_modelling" else {}
-        return by_token | {
-            "inputs": {name: spec.model_dump(mode="json") for name, spec in inputs.items()},
-            "num_classes": task.outputs,
-            "options": settings.model_options,
-        }
-    return {
-        "input_shape": dataset.input.shape,
-        "num_classes": task.outputs,
-        "mean": dataset.input.mean,
-        "std": dataset.input.std,
-        "options": settings.model_options,
-    }
 
 
 class BatchFigures(NamedTuple):

@@ -17,8 +17,8 @@ from sparkdl.settings import Tracking, Train
 from sparkdl.tracking import download
 from sparkdl.training.checkpoints.state import copied
 from sparkdl.training.checks.some_rows import some_rows
+from sparkdl.training.network_to_train import build_model, build_whole_model
 from sparkdl.training.recipes.structured_pruning import prune_neurons
-from sparkdl.training.replica import build_model, build_whole_model
 
 __all__ = ["starting_weights"]
 

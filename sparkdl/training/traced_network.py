@@ -27,8 +27,8 @@ from sparkdl.models import (
 )
 from sparkdl.settings import Train
 from sparkdl.training.checks.some_rows import some_rows
+from sparkdl.training.network_to_train import build_arguments
 from sparkdl.training.recipes.adapters import adapters_beside, merge_adapters
-from sparkdl.training.replica import build_arguments
 
 __all__ = ["free_lengths", "trace", "traced_or_named"]
 

@@ -17,7 +17,7 @@ import sparkdl
 from benchmarks.asynchronous.training import fit
 from benchmarks.report import Report, Target
 from sparkdl.data import Loader
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 
 __all__ = ["Regression", "measure", "reports"]
 

@@ -17,7 +17,7 @@ from sparkdl.training.checkpoints.checkpoint import Manifest, Shard, save_manife
 from sparkdl.training.checkpoints.checkpoint_folder import prune
 from sparkdl.training.checkpoints.state import TrainingState
 from sparkdl.training.job import Job
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 
 __all__ = ["Recorder"]
 

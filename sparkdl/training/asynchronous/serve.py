@@ -19,7 +19,7 @@ from sparkdl.training.asynchronous.methods import rule_of
 from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shard, load_shared, load_weights, save_shard
 from sparkdl.training.checkpoints.state import consensus_weights
 from sparkdl.training.job import Job
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 
 __all__ = ["partition_of", "serve", "starting_model"]
 

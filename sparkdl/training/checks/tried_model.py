@@ -29,11 +29,11 @@ from sparkdl.settings.strategies import ISTOptions, ResISTOptions
 from sparkdl.training.checkpoints.state import copied
 from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.checks.trial import check_trained, try_training
+from sparkdl.training.network_to_train import build_hollow_model, build_model
 from sparkdl.training.output_columns import shapes_of_outputs
 from sparkdl.training.recipes.fisher_noise import check_rows_apart
 from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.recipes.recipe import build_optimizer
-from sparkdl.training.replica import build_hollow_model, build_model
 from sparkdl.training.strategies.plain_stacks import check_draws, narrowed, ownership_of, recorded_draws
 from sparkdl.training.strategies.residual_blocks import check_blocks
 from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks

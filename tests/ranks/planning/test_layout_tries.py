@@ -15,7 +15,7 @@ from sparkdl.planning.layout_tries import tried
 from sparkdl.settings import Train
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.training.checks.some_rows import some_rows
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 from sparkdl.training.task_to_train import task_to_train
 
 SETTINGS = Train(model="mlp", model_options={"hidden": [64, 64, 64]}, batch_size=8, optimizer="sgd")

@@ -21,7 +21,8 @@ from sparkdl.training.groups import Groups
 from sparkdl.training.job import Job, TrainingResult
 from sparkdl.training.loop import train_rank
 from sparkdl.training.model_folder import write_model_folder
-from sparkdl.training.replica import Replica, build_model
+from sparkdl.training.network_to_train import build_model
+from sparkdl.training.replica import Replica
 from sparkdl.training.task_to_train import task_to_train
 
 from .interruptions import interrupt

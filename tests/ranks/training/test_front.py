@@ -18,7 +18,7 @@ from sparkdl.training.checks.shared_replicas import tried_plan
 from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.job import Job, TrainingResult
 from sparkdl.training.loop import train_rank
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 
 from .interruptions import interrupt, states_of, weights_of
 

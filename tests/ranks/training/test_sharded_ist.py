@@ -19,7 +19,8 @@ from sparkdl.training.groups import Groups
 from sparkdl.training.job import Job, TrainingResult
 from sparkdl.training.loop import begin, train_rank
 from sparkdl.training.model_folder import write_model_folder
-from sparkdl.training.replica import Replica, build_hollow_model, build_model
+from sparkdl.training.network_to_train import build_hollow_model, build_model
+from sparkdl.training.replica import Replica
 from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.tasks import Classification
 

@@ -30,8 +30,9 @@ from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.groups import Groups
 from sparkdl.training.job import Job
 from sparkdl.training.loop import begin, train_rank
+from sparkdl.training.network_to_train import build_model
 from sparkdl.training.recipes.recipe import build_optimizer
-from sparkdl.training.replica import Replica, build_model
+from sparkdl.training.replica import Replica
 from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.strategies.rounds import STATISTICS_BATCHES
 from sparkdl.training.tasks import Classification

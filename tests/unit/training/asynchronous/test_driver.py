@@ -14,8 +14,8 @@ from sparkdl.settings import Resources
 from sparkdl.training.asynchronous.epochs import portions_of
 from sparkdl.training.checkpoints.checkpoint import load_manifest
 from sparkdl.training.checkpoints.checkpoint_folder import latest
+from sparkdl.training.network_to_train import build_model
 from sparkdl.training.recipes.recipe import rate_at
-from sparkdl.training.replica import build_model
 
 from .conftest import Threads, Training, slow_network, weights_of
 

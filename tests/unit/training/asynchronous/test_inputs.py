@@ -10,7 +10,7 @@ from torch import nn
 from sparkdl.data import Dataset
 from sparkdl.models import full_state
 from sparkdl.training.checkpoints.checkpoint import load_weights
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 from tests.language_blocks import VOCABULARY, language_blocks
 
 from .conftest import Training

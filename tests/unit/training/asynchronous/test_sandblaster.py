@@ -13,7 +13,7 @@ from sparkdl.data import Dataset, Loader
 from sparkdl.training.asynchronous import portions
 from sparkdl.training.checkpoints.checkpoint import load_weights
 from sparkdl.training.job import TrainingResult
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 
 from .conftest import Training, weights_of
 

@@ -13,7 +13,7 @@ from sparkdl.data import Batch, Dataset
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.settings import Train
 from sparkdl.training.checks.tried_model import check_model
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 
 
 class Masked(nn.Linear):

@@ -19,8 +19,8 @@ from sparkdl.training.checkpoints.record import recipe_of
 from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.checks.tried_model import check_model
 from sparkdl.training.model_folder import write_model_folder
+from sparkdl.training.network_to_train import build_model
 from sparkdl.training.recipes.adapters import merge_adapters
-from sparkdl.training.replica import build_model
 from tests.language_blocks import LENGTH, VOCABULARY, language_blocks
 
 CONFIG = {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": LENGTH, "vocab_size": VOCABULARY}

@@ -12,8 +12,8 @@ from sparkdl.models import NETWORK_FILE, export_network, full_state
 from sparkdl.models.networks import cnn, resnet
 from sparkdl.settings import Tracking, Train
 from sparkdl.training.checks.tried_model import check_model
+from sparkdl.training.network_to_train import build_model
 from sparkdl.training.recipes.structured_pruning import prune_neurons
-from sparkdl.training.replica import build_model
 from sparkdl.training.starting_weights import starting_weights
 
 IMAGES = torch.rand(3, 1, 12, 12)

@@ -12,7 +12,7 @@ from sparkdl.layouts import fill, room_for
 from sparkdl.models.networks import bag_of_words
 from sparkdl.settings import Train
 from sparkdl.training.checks.tried_model import check_model
-from sparkdl.training.replica import build_hollow_model, build_model
+from sparkdl.training.network_to_train import build_hollow_model, build_model
 from sparkdl.training.strategies import plain_stacks
 from sparkdl.training.strategies.plain_stacks import draw_parts, layers_of, ownership_of
 

@@ -23,7 +23,7 @@ from sparkdl.settings.teacher import Teacher
 from sparkdl.training.checkpoints.checkpoint import save_best
 from sparkdl.training.checkpoints.record import RunRecord, recipe_of
 from sparkdl.training.model_folder import write_model_folder
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 from sparkdl.training.tasks import create_task
 from sparkdl.training.teachers.asking import AnsweringTask
 from sparkdl.training.teachers.ready_teacher import ready_teacher
