@@ -1,35 +1,27 @@
-"""A prepared dataset: what it holds, and whether its files are still the ones that were written."""
+"""A prepared dataset, and what it holds."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkdl.data.card import CARD_NAME, LABELS_NAME, METADATA_NAME, PREPROCESSING, ROW_GROUPS_NAME, Card, InputSpec
+from sparkdl.data.card import CARD_NAME, PREPROCESSING, ROW_GROUPS_NAME, Card, InputSpec
 from sparkdl.data.card_parts import SplitCard
-from sparkdl.data.file_checks import REPAIR, altered, missing
+from sparkdl.data.file_checks import REPAIR
 from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.labels import read_labels
 from sparkdl.data.row_groups import RowGroup, RowGroups, read_row_groups
 from sparkdl.data.teacher_answers import TeacherAnswers
+from sparkdl.data.verification import check_sizes, verify
 from sparkdl.errors import DatasetError
-from sparkdl.sessions import default_parallelism
-from sparkdl.storage import exists, file_size, hash_file, hash_folder, join, list_folder, read_file
+from sparkdl.storage import join, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Dataset", "RowGroup"]
-
-_LISTED_FILES = 10_000
-"""Of more files than these, opening looks at some: listing a million takes minutes on an object store."""
-_SAMPLED_FILES = 64
-_HASHED_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -56,12 +48,7 @@ class Dataset:
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetError(f"there is no dataset in {path}: {CARD_NAME} is missing. Prepare it first.") from None
         dataset = cls(path, Card.from_json(text, origin=join(path, CARD_NAME)))
-        for name, file in {LABELS_NAME: dataset.card.labels, ROW_GROUPS_NAME: dataset.card.row_groups}.items():
-            if file is not None:
-                _check_size(join(path, name), file.bytes, file_size(join(path, name)))
-        dataset._check_preprocessing()
-        for split in dataset.splits:
-            dataset._check_files(split)
+        check_sizes(dataset)
         return dataset
 
     def joining(self, *splits: str) -> "Dataset":
@@ -178,6 +165,13 @@ class Dataset:
         """
         return RowGroups.laid_together([self._row_groups(name) for name in self._parts(split)])
 
+    def verify(self, spark: "SparkSession | None" = None) -> None:
+        """Compare the SHA-256 of every file with the card. Runs on the driver; with ``spark``, hashes in tasks.
+
+        Raises :class:`DatasetError` that names the first file that is missing, truncated or altered.
+        """
+        verify(self, spark)
+
     def _parts(self, split: str) -> tuple[str, ...]:
         return (split, *self.joined) if split == "train" else (split,)
 
@@ -191,107 +185,7 @@ class Dataset:
             raise DatasetError(f"{join(self.path, ROW_GROUPS_NAME)} has other row groups than its card. {REPAIR}")
         return found
 
-    def verify(self, spark: "SparkSession | None" = None) -> None:
-        """Compare the SHA-256 of every file with the card. Runs on the driver; with ``spark``, hashes in tasks.
-
-        Raises :class:`DatasetError` that names the first file that is missing, truncated or altered.
-        """
-        self._check_preprocessing()
-        self._check_metadata()
-        if self.card.labels:
-            read_labels(self.path, self.card.labels)
-        path = join(self.path, ROW_GROUPS_NAME)
-        if self.card.row_groups and hash_file(path) != self.card.row_groups.sha256:
-            raise DatasetError(altered(path))
-        for split in self.splits:
-            problem = _first_problem(self.row_groups(split)) if spark is None else self._problem_in_tasks(spark, split)
-            if problem:
-                raise DatasetError(problem)
-
     def _split(self, name: str) -> SplitCard:
         if name not in self.card.splits:
             raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits)}")
         return self.card.splits[name]
-
-    def _check_files(self, split: str) -> None:
-        """Compare the sizes of a split's files with the card's."""
-        groups = self.row_groups(split)
-        if self.card.in_place is None and len(groups) <= _LISTED_FILES:
-            sizes = _sizes(join(self.path, split))
-            found: Iterable[tuple[RowGroup, int | None]] = (
-                (group, sizes.get(group.path.rpartition("/")[2])) for group in groups
-            )
-        else:
-            sample = [groups[number] for number in np.linspace(0, len(groups) - 1, _SAMPLED_FILES, dtype=int)]
-            if self.card.in_place and len(groups) <= _LISTED_FILES:
-                sample = list({group.path: group for group in groups}.values())
-            with ThreadPoolExecutor() as pool:
-                found = zip(sample, pool.map(file_size, (group.path for group in sample)), strict=True)
-        for group, size in found:
-            _check_size(group.path, group.bytes, size)
-
-    def _problem_in_tasks(self, spark: "SparkSession", split: str) -> str:
-        """What is wrong with the first file of a split that is not as it was written."""
-
-        def hash_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            groups = self.row_groups(split)
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    if problem := _problem_with(groups[number]):
-                        yield pa.RecordBatch.from_pydict({"id": [number], "problem": [problem]})
-                        return
-
-        groups = self.card.splits[split].num_groups or len(self.row_groups(split))
-        tasks = min(groups, default_parallelism(spark))
-        rows = spark.range(groups, numPartitions=tasks).mapInArrow(hash_files, "id bigint, problem string")
-        first = rows.orderBy("id").limit(1).collect()
-        return first[0].problem if first else ""
-
-    def _check_preprocessing(self) -> None:
-        """Compare the fitted pipeline, some small files, with the card; cards made before it was hashed say nothing."""
-        path, expected = self.preprocessing_path, self.card.preprocessing_sha256
-        if path is None or expected is None:
-            return
-        try:
-            found = hash_folder(path)
-        except FileNotFoundError:
-            raise DatasetError(missing(path)) from None
-        if found != expected:
-            raise DatasetError(altered(path))
-
-    def _check_metadata(self) -> None:
-        """Compare what Petastorm's readers would trust with the card; copies without hidden files lack it."""
-        for split, card in self.card.splits.items():
-            path = join(self.path, split, METADATA_NAME)
-            if card.metadata_sha256 and exists(path) and hash_file(path) != card.metadata_sha256:
-                raise DatasetError(altered(path))
-
-
-def _sizes(folder: str) -> dict[str, int]:
-    """File sizes by name, from one listing of the folder."""
-    return {entry.name: entry.size for entry in list_folder(folder) if not entry.is_folder}
-
-
-def _check_size(path: str, expected: int, size: int | None) -> None:
-    if size is None:
-        raise DatasetError(missing(path))
-    if size != expected:
-        raise DatasetError(f"{path} has {size:,} bytes instead of {expected:,}. {REPAIR}")
-
-
-def _problem_with(group: RowGroup) -> str:
-    """What is wrong with a file's content; empty when nothing is."""
-    try:
-        unaltered = group.hash_again() == group.sha256
-    except FileNotFoundError:
-        return missing(group.path)
-    return "" if unaltered else altered(group.path)
-
-
-def _first_problem(groups: RowGroups) -> str:
-    with ThreadPoolExecutor() as pool:
-        for start in range(0, len(groups), _HASHED_AT_ONCE):
-            for problem in pool.map(_problem_with, groups[start : start + _HASHED_AT_ONCE]):
-                if problem:
-                    return problem
-    return ""

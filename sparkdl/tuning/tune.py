@@ -10,30 +10,23 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import exit_on_sigterm, get_session, wait_for_ranks
+from sparkdl.cluster import exit_on_sigterm
 from sparkdl.data import Dataset
-from sparkdl.errors import CheckpointError, ConfigError, TrainingError
+from sparkdl.errors import CheckpointError, TrainingError
 from sparkdl.settings import Settings
-from sparkdl.settings.explain import nearest
 from sparkdl.settings.keys import given_values
-from sparkdl.settings.strategies import AsynchronousOptions
-from sparkdl.settings.tune import OF_RUNS
 from sparkdl.storage import join, write_file
-from sparkdl.tracking import Run, below, check_gate, check_store, start_run
+from sparkdl.tracking import Run, below, check_store, start_run
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.owner import Owner
-from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.train import TrainedModel, train_from
 from sparkdl.tuning.pictures import draw_search
-from sparkdl.tuning.populations import PopulationPlan
+from sparkdl.tuning.ready_search import ReadySearch, plan_trials, ready_search
 from sparkdl.tuning.search import Search
-from sparkdl.tuning.search_record import SearchRecord, find_search
+from sparkdl.tuning.search_record import SearchRecord
 from sparkdl.tuning.search_table import SearchTable, described_values
 from sparkdl.tuning.settings_text import settings_text
-from sparkdl.tuning.space import Space
-from sparkdl.tuning.stopping import TrialPlan, create_plan
-from sparkdl.tuning.study import TrialStudy, best_records
-from sparkdl.tuning.trial_datasets import TrialDatasets, fitting_values
+from sparkdl.tuning.study import best_records
 from sparkdl.tuning.trial_records import TrialRecord, load_records
 from sparkdl.tuning.trial_run import TrialRunner
 
@@ -76,18 +69,6 @@ class TunedModel:
         return f"{figures}; {described_values(record.values)}"
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """All that a search needs to begin."""
-
-    settings: Settings
-    figures: tuple[str, ...]
-    study: TrialStudy
-    datasets: TrialDatasets
-    resumed: SearchRecord | None
-    spark: SparkSession
-
-
 def tune(settings: Settings, *, dataset: Dataset | str | None = None, spark: SparkSession | None = None) -> TunedModel:
     """Search for the settings with the best figures, and train with them. Runs on the driver.
 
@@ -98,7 +79,7 @@ def tune(settings: Settings, *, dataset: Dataset | str | None = None, spark: Spa
     Before the first trial, raises :class:`ConfigError` for an invalid space, figure or number of ranks. When three
     trials have failed in the same way, raises the error of the third. Also raises what :func:`sparkdl.train` raises.
     """
-    ready = _check(settings, dataset, spark)
+    ready = ready_search(settings, dataset, spark)
     settings, resumed = ready.settings, ready.resumed
     params: dict[str, Any] = {name: getattr(settings, name).model_dump() for name in ("train", "cluster", "tracking")}
     params["tune"] = given_values(settings.tune)
@@ -126,7 +107,7 @@ def check_tune(
     settings: Settings, *, dataset: Dataset | str | None = None, spark: SparkSession | None = None
 ) -> dict[str, str]:
     """Check all that :func:`tune` needs without running trials, and describe the search. Runs on the driver."""
-    ready = _check(settings, dataset, spark)
+    ready = ready_search(settings, dataset, spark)
     options = ready.settings.tune
     return {
         "space": ", ".join(options.space),
@@ -137,7 +118,7 @@ def check_tune(
     }
 
 
-def _search(ready: _Ready, kept: SearchRecord, folder: str, owner: Owner, run: Run) -> TunedModel:
+def _search(ready: ReadySearch, kept: SearchRecord, folder: str, owner: Owner, run: Run) -> TunedModel:
     settings, figures = ready.settings, ready.figures
     records = load_records(folder)
     runner = TrialRunner(ready.datasets, spark=ready.spark, folder=folder)
@@ -159,7 +140,7 @@ def _search(ready: _Ready, kept: SearchRecord, folder: str, owner: Owner, run: R
         settings,
         records,
         study=ready.study,
-        plan=_plan(settings, figures[0]),
+        plan=plan_trials(settings, figures[0]),
         runner=runner,
         spark=ready.spark,
         folder=folder,
@@ -183,7 +164,7 @@ def _search(ready: _Ready, kept: SearchRecord, folder: str, owner: Owner, run: R
 
 
 def _with_the_best(
-    ready: _Ready, records: Sequence[TrialRecord], runner: TrialRunner, folder: str, run: Run
+    ready: ReadySearch, records: Sequence[TrialRecord], runner: TrialRunner, folder: str, run: Run
 ) -> TunedModel:
     """Write the best settings to a file, and train with them as ``tune.refit`` says."""
     refit, best = ready.settings.tune.refit, best_records(records, ready.figures)
@@ -214,13 +195,6 @@ def _with_the_best(
     return TunedModel(run.run_id, ready.figures, tuple(records), tuple(best), chosen, place, trained)
 
 
-def _plan(settings: Settings, figure: str) -> TrialPlan:
-    """The plan of the settings. Raises :class:`ConfigError` if trials have too few epochs for it."""
-    if settings.tune.population:
-        return PopulationPlan(settings, settings.tune.population, figure)
-    return create_plan(settings, figure)
-
-
 def _log_trial(run: Run, record: TrialRecord, figures: Sequence[str], records: Sequence[TrialRecord]) -> None:
     """Log a trial that is over as a child of the search's run, and the best figures so far."""
     tags = {"sparkdl.trial": str(record.number), "sparkdl.trial_state": record.state}
@@ -237,69 +211,3 @@ def _log_trial(run: Run, record: TrialRecord, figures: Sequence[str], records: S
     over = sum(each.is_over for each in records)
     if (best := best_records(records, figures)) and (outcome := best[0].outcome(figures)):
         run.log_metrics({f"best_{name}": value for name, value in zip(figures, outcome, strict=True)}, step=over)
-
-
-def _check(settings: Settings, dataset: Dataset | str | None, spark: SparkSession | None) -> _Ready:
-    """Check all that can be checked before there is a search. Raises :class:`ConfigError`."""
-    if not settings.tune.space:
-        raise ConfigError("tune.space is empty: name the keys to search, each with a list of values or a range")
-    prepares = [key for key in settings.tune.space if key.startswith("prepare.")]
-    if prepares and (dataset is not None or settings.train.dataset is not None):
-        raise ConfigError(
-            f"tune.space: {prepares[0]} is searched, and train.dataset is prepared already; leave one of them out"
-        )
-    if settings.train.teacher:
-        raise ConfigError("train.teacher answers for one dataset and run; leave it out of a search")
-    values = fitting_values(settings)
-    _check_in_lockstep(settings)
-    spark = spark or get_session(settings.cluster)
-    for ranks in Space(settings.tune.space).corners().get("cluster.num_ranks", [settings.cluster.num_ranks]):
-        wait_for_ranks(spark, settings.cluster.model_copy(update={"num_ranks": ranks}))
-    datasets = TrialDatasets(settings, spark, dataset)
-    first = datasets.settings_with(values, place="tune.space")
-    figures = _checked_figures(datasets.dataset_of(first), first)
-    if settings.train.best_by is None and figures[0].startswith("validation_"):
-        settings = settings.with_values({"train.best_by": figures[0].partition("_")[2]}, place="tune.figures")
-        datasets = TrialDatasets(settings, spark, dataset)
-    _plan(settings, figures[0])
-    study = TrialStudy(settings.tune, figures)
-    return _Ready(settings, figures, study, datasets, find_search(settings), spark)
-
-
-def _check_in_lockstep(settings: Settings) -> None:
-    """Raise :class:`ConfigError` if trials are to pause or stop early, but a strategy is asynchronous.
-
-    Asynchronous workers do not end epochs at the same time.
-    """
-    key = "stopping" if settings.tune.stopping else "population"
-    if not getattr(settings.tune, key):
-        return
-    tried = [settings]
-    for strategy in Space(settings.tune.space).corners().get("train.strategy", []):
-        with suppress(ConfigError):  # the strategy may fit to other values only
-            tried.append(settings.with_values({"train.strategy": strategy}, place="tune.space"))
-    for each in tried:
-        if isinstance(each.train.strategy, AsynchronousOptions):
-            raise ConfigError(
-                f"tune.{key} ends or pauses trials after some epochs, and ranks under train.strategy"
-                f" {each.train.strategy.kind} end theirs at different times; leave one of them out"
-            )
-
-
-def _checked_figures(dataset: Dataset, settings: Settings) -> tuple[str, ...]:
-    """The figures that the search optimises. Raises :class:`ConfigError` for a figure that trials do not have."""
-    task = task_to_train(dataset.card, settings.train)
-    validated = "validation" in dataset.splits
-    known = [*(f"train_{name}" for name in ("loss", *task.train_figures)), *OF_RUNS]
-    known += [f"validation_{name}" for name in ("loss", *task.figure_names)] if validated else []
-    learned = ("train", "validation") if settings.tune.refit == "all" else ("train",)
-    held_out = [split for split in dataset.splits if split not in learned]
-    measured = [f"{split}_{name}" for split in held_out for name in ("loss", *task.figure_names)]
-    if settings.tune.refit != "none":
-        check_gate(settings.tracking, measured)
-    wanted = settings.tune.figures or [f"validation_{settings.train.best_by or task.best_by}"]
-    for name in wanted:
-        if name not in known:
-            hint = "" if validated else "; for validation figures, prepare a validation split (prepare.split)"
-            raise ConfigError(f"tune.figures: no trial has {name}, on {dataset.path}; {nearest(name, known)}{hint}")
-    return tuple(wanted)
