@@ -13,7 +13,7 @@ from sparkdl.cluster import Rank
 from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shard, load_shared
 from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.state import consensus_weights
-from sparkdl.training.job import Job
+from sparkdl.training.job import Job, TrainingResult
 from sparkdl.training.loop import train_rank
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import it
@@ -44,6 +44,11 @@ def interrupt(job: Job, rank: Rank, *, at: int) -> None:
         train_rank(replace(job, settings=job.settings.model_copy(update={"loss": FailsAt(at)})), rank)
     with job.backend.connect() as communicator:
         communicator.barrier()
+
+
+def continued(job: Job, rank: Rank) -> TrainingResult | None:
+    """Train from the last checkpoint in the run's folder on; from the beginning if there is none."""
+    return train_rank(replace(job, checkpoint=latest(job.folder)), rank)
 
 
 def weights_of(folder: Path | str) -> dict[str, torch.Tensor]:

@@ -1,6 +1,5 @@
 """Adapters are all that ranks train, exchange and save; the registered network has them in its own weights."""
 
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,7 +14,6 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset, Loader
 from sparkdl.models import NETWORK_FILE, load_network, load_weights
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checks.tried_model import tried_model
 from sparkdl.training.groups import Groups
 from sparkdl.training.job import Job, TrainingResult
@@ -25,7 +23,7 @@ from sparkdl.training.network_to_train import build_model
 from sparkdl.training.replica import Replica
 from sparkdl.training.task_to_train import task_to_train
 
-from .interruptions import interrupt
+from .interruptions import continued, interrupt
 
 KINDS = ["allreduce", "local_sgd", "easgd", "diloco", "hogwild"]
 LORA = {"kind": "lora", "rank": 8, "targets": ["first", "second"], "whole": ["head"]}
@@ -64,7 +62,7 @@ def train_with_all(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -
     for kind in KINDS:
         job = Job(clouds, settings_for(kind), f"{folder}/{kind}", backend, reference=2)
         interrupt(job, rank, at=9)
-        results[kind] = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+        results[kind] = continued(job, rank)
     return results
 
 

@@ -1,6 +1,5 @@
 """What a run has evaluated, what it continues from and what it registers is one network, with all of its buffers."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,13 +12,11 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset, Loader
 from sparkdl.models import NETWORK_FILE, load_network, load_weights
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checks.tried_model import tried_model
 from sparkdl.training.job import Job, TrainingResult
-from sparkdl.training.loop import train_rank
 from sparkdl.training.model_folder import write_model_folder
 
-from .interruptions import interrupt
+from .interruptions import continued, interrupt
 
 KINDS = ["allreduce", "local_sgd", "easgd", "diloco", "hogwild", "ist"]
 
@@ -52,7 +49,7 @@ def train_with_all(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -
     for kind in KINDS:
         job = Job(clouds, settings_for(kind), f"{folder}/{kind}", backend, reference=2)
         interrupt(job, rank, at=9)
-        results[kind] = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+        results[kind] = continued(job, rank)
     return results
 
 

@@ -13,17 +13,15 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, load_network
 from sparkdl.settings import RankLayout, Train
-from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.parted_checkpoint import best_weights
 from sparkdl.training.checks.shared_replicas import tried_plan
 from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.checks.tried_model import tried_model
 from sparkdl.training.job import Job, TrainingResult
-from sparkdl.training.loop import train_rank
 from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.network_to_train import build_model
 
-from .interruptions import assert_equal, interrupt, states_of
+from .interruptions import assert_equal, continued, interrupt, states_of
 
 BACKEND = TorchBackend()
 UNEQUAL = {"rows_per_second": 0.0, "seconds": 0.0}  # figures that depend on the hour
@@ -58,7 +56,7 @@ def train_all(jobs: dict[str, Job], rank: Rank) -> dict[str, TrainingResult | No
         if name == "begun":
             interrupt(job, rank, at=12)
         else:
-            outcomes[name] = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+            outcomes[name] = continued(job, rank)
     return outcomes
 
 

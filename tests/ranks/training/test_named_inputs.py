@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +22,11 @@ from sparkdl.errors import ModelError
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.preprocessing.input_rows import as_binary
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checks.tried_model import check_model
 from sparkdl.training.job import Job
 from sparkdl.training.loop import train_rank
 
-from .interruptions import assert_equal, interrupt, states_of
+from .interruptions import assert_equal, continued, interrupt, states_of
 from .test_strategies import EPOCHS, EXACT, ROWS, SIZE, STRATEGIES, Block, settings_for
 
 SPECS = {
@@ -113,7 +111,7 @@ def train_with_all(towers: Dataset, folder: str, backend: Backend, rank: Rank) -
         interrupt(job, rank, at=14)
         if rank.rank == 0:
             shutil.copytree(job.folder, f"{folder}/{name}, begun")
-        train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+        continued(job, rank)
     return histories
 
 
@@ -122,7 +120,7 @@ def continue_with_fewer(towers: Dataset, folder: str, backend: Backend, rank: Ra
     correct = {}
     for name in DEALT:
         job = Job(towers, settings(name), f"{folder}/{name}, begun", backend, reference=SIZE)
-        outcome = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+        outcome = continued(job, rank)
         correct[name] = [each["train_accuracy"] * ROWS for each in outcome.history] if outcome else []
     return correct
 
@@ -178,7 +176,7 @@ def recommend(towers: Dataset, folder: str, backend: Backend, rank: Rank) -> lis
     steps = recipe.model_copy(update={"checkpoint_steps": 1})
     job = Job(towers, steps, f"{folder}/interrupted", backend, reference=SIZE)
     interrupt(job, rank, at=14)
-    train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+    continued(job, rank)
     return outcome.history if outcome else []
 
 

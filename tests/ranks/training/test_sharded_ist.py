@@ -1,7 +1,6 @@
 """Independent subnet training of a network that no rank has as a whole: the same as with the whole, in less memory."""
 
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from sparkdl.training.replica import Replica
 from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.tasks import Classification
 
-from .interruptions import assert_equal, interrupt, states_of, weights_of
+from .interruptions import assert_equal, continued, interrupt, states_of, weights_of
 
 SIZE = 3
 EPOCHS = 3
@@ -67,7 +66,7 @@ def train_both(
     interrupt(job, rank, at=14)
     if rank.rank == 0:
         shutil.copytree(job.folder, f"{folder}/begun")
-    outcomes["interrupted"] = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+    outcomes["interrupted"] = continued(job, rank)
     return outcomes
 
 

@@ -37,7 +37,7 @@ from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.strategies.rounds import STATISTICS_BATCHES
 from sparkdl.training.tasks import Classification
 
-from .interruptions import assert_equal, interrupt, states_of, weights_of
+from .interruptions import assert_equal, continued, interrupt, states_of, weights_of
 from .simulated_averaging import MEANS
 from .simulated_parts import DealtBlocks, DealtNeurons
 
@@ -141,7 +141,7 @@ def train_with_all(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -
         interrupt(job, rank, at=14)  # in the middle of the second epoch, and of all periods
         if rank.rank == 0:
             shutil.copytree(job.folder, f"{folder}/{name}, begun")
-        outcome = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+        outcome = continued(job, rank)
         histories[f"{name}, interrupted"] = outcome.history if outcome else []
     return histories
 
@@ -210,7 +210,7 @@ def continue_with_fewer(trained: Trained, rank: Rank) -> dict[str, list[float]]:
     correct = {}
     for name in STRATEGIES:
         job = trained.job(name, f"{name}, begun")
-        outcome = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+        outcome = continued(job, rank)
         correct[name] = [each["train_accuracy"] * ROWS for each in outcome.history] if outcome else []
     return correct
 
@@ -326,7 +326,7 @@ def killing_at(number: int, start_mean: Callable) -> Callable:
 
 def continue_all(jobs: list[Job], rank: Rank) -> None:
     for job in jobs:
-        train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+        continued(job, rank)
 
 
 def test_a_kill_in_the_middle_of_an_exchange_changes_no_bit(trained: Trained) -> None:
