@@ -2,72 +2,29 @@
 
 import http.client
 import logging
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
-import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 
+from benchmarks.mlflow_server import Server
 from benchmarks.ports import free_ports
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.settings import Tracking
 from sparkdl.tracking import courier, download, start_run, store, sync
 from sparkdl.tracking.figures import loss_curve
 
-START_SECONDS = 120  # a server makes its tables first
 Make = Callable[..., Tracking]
-
-
-class Server:
-    """An ``mlflow server`` that keeps artifacts itself, as one on another machine would."""
-
-    def __init__(self, folder: Path) -> None:
-        (self.port,) = free_ports(1)
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.folder = folder
-        self.log = folder / "server.log"
-        self.start()
-
-    def start(self) -> None:
-        """On the same port and with the same records as before."""
-        command = [sys.executable, "-m", "mlflow", "server", "--port", str(self.port), "--workers", "1"]
-        command += ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
-        command += ["--artifacts-destination", str(self.folder / "artifacts")]
-        environment = os.environ | {"HOME": str(self.folder), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        with self.log.open("a") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
-                return
-            except OSError:
-                time.sleep(0.2)
-        self.kill()
-        pytest.fail(f"the server did not start in {START_SECONDS} s\n{self.log.read_text()[-3000:]}")
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the server and its workers."""
-        for process in [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]:
-            process.send_signal(number)
-
-    def kill(self) -> None:
-        """End the server and its workers at once."""
-        if self.process.poll() is None:
-            self.signal(signal.SIGKILL)
-            self.process.wait()
 
 
 class Deaf:
@@ -109,10 +66,13 @@ class Deaf:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"))
-    yield server
-    server.signal(signal.SIGCONT)
-    server.kill()
+    server = Server(tmp_path_factory.mktemp("server"), *free_ports(1))
+    server.start()
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.kill()
 
 
 @pytest.fixture
@@ -174,8 +134,7 @@ def test_a_server_that_is_killed_and_comes_back_has_everything_in_order_and_once
             if step == 300:
                 server.kill()
             if step == 600:
-                restart = threading.Thread(target=server.start)
-                restart.start()
+                server.start()
             started = time.perf_counter()
             run.log_metrics({"loss": 1 / (step + 1)}, step=step)
             if step % 300 == 0:
@@ -185,7 +144,7 @@ def test_a_server_that_is_killed_and_comes_back_has_everything_in_order_and_once
             else:
                 longest = max(longest, time.perf_counter() - started)
             time.sleep(0.005)
-        restart.join()
+        server.wait()
     assert longest < 5  # who waits for the server waits for much longer; a busy disk may take seconds
     kept = client.get_run(run.run_id)
     assert kept.info.status == "FINISHED"

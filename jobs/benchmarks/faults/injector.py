@@ -14,7 +14,7 @@ import psutil
 
 from benchmarks.faults.network import newest_call
 from benchmarks.faults.run_files import RunFiles
-from benchmarks.faults.server import Server
+from benchmarks.mlflow_server import Server
 from benchmarks.standalone import StandaloneCluster, numbered_threads
 
 __all__ = ["KINDS", "LETTING_GO", "PATIENCE", "SILENCE", "Fault", "Injection", "Injector"]

@@ -17,8 +17,8 @@ import benchmarks
 import sparkdl
 from benchmarks.faults.injector import KINDS, LETTING_GO, SILENCE, Fault
 from benchmarks.faults.scenario import EPOCHS, STEPS_PER_EPOCH, Scenario, Verdict
-from benchmarks.faults.server import Server
 from benchmarks.images import session
+from benchmarks.mlflow_server import Server
 from benchmarks.ports import free_ports
 from benchmarks.report import Report, Target
 from benchmarks.standalone import standalone_cluster

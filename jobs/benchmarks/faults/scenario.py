@@ -13,7 +13,7 @@ from benchmarks.faults.injector import LETTING_GO, PATIENCE, SILENCE, Fault, Inj
 from benchmarks.faults.network import newest_call, uses_of_rows
 from benchmarks.faults.program import __file__ as program_file
 from benchmarks.faults.run_files import RunFiles
-from benchmarks.faults.server import Server
+from benchmarks.mlflow_server import Server
 from benchmarks.standalone import StandaloneCluster
 from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shard, load_shared
 from sparkdl.training.checkpoints.checkpoint_folder import latest

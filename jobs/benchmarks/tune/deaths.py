@@ -17,7 +17,7 @@ import psutil
 from mlflow import MlflowClient
 
 import sparkdl
-from benchmarks.faults.server import Server
+from benchmarks.mlflow_server import Server
 from benchmarks.ports import free_ports
 from benchmarks.report import Report, Target
 from benchmarks.standalone import StandaloneCluster, numbered_threads, standalone_cluster

@@ -19,33 +19,41 @@ class Server:
     """A real MLflow server with SQLite, which can be killed and started again at the same address."""
 
     def __init__(self, folder: Path, port: int) -> None:
-        self.uri = f"http://127.0.0.1:{port}"
-        self._folder, self._port = folder, port
+        self.port, self.uri = port, f"http://127.0.0.1:{port}"
+        self.log = folder / "server.log"
+        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and return at once."""
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
+        """Start it, with the records that it had before, and return at once."""
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--backend-store-uri", f"sqlite:///{self._folder}/mlflow.db", "--workers", "1"]
         command += ["--artifacts-destination", str(self._folder / "artifacts")]
-        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # which nobody here asks for
-        with (self._folder / "server.log").open("ab") as log:
+        # Nobody here asks for jobs; nothing is read from the user's folder, as on a machine of its own.
+        environment = os.environ | {"HOME": str(self._folder), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
     def wait(self) -> None:
-        """Return when it answers."""
+        """Return when it answers. Raises ``TimeoutError``, with the end of its log, when it does not in time."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             with suppress(OSError):
                 DIRECTLY.open(f"{self.uri}/health", timeout=5).close()
                 return
             time.sleep(0.2)
-        raise TimeoutError(f"MLflow's server did not start in {START_SECONDS:g} s")
+        log = self.log.read_text(errors="replace")[-3000:]
+        raise TimeoutError(f"MLflow's server did not start in {START_SECONDS:g} s\n{log}")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and to its workers, unless it has been killed."""
+        if self._process and self._process.poll() is None:
+            os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, to it and to its workers."""
+        """End it and its workers at once."""
+        self.signal(signal.SIGKILL)
         if self._process:
-            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def steps(self, run_id: str) -> list[int]:
