@@ -1,54 +1,31 @@
-"""Files and folders here and on an S3 server."""
+"""Files here, on an S3 server, and on one with the renaming of HDFS."""
 
 import gzip
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 from sparkdl.errors import StorageError
 from sparkdl.storage import (
     check_writable,
     claim_file,
-    download_files,
     exists,
-    glob,
     hash_file,
     hash_folder,
     join,
     list_folder,
-    make_folder,
     move_files,
     open_file,
     read_file,
     remove,
-    remove_unfinished,
-    rename_folder,
-    upload_files,
     write_file,
 )
 
-
-@pytest.fixture(params=["local", "s3"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty folder in either place."""
-    if request.param == "local":
-        return str(tmp_path)
-    request.getfixturevalue("s3")
-    return "s3://tests/folder"
-
-
-def fill(folder: str, *names: str) -> None:
-    for name in names:
-        path = join(folder, name)
-        make_folder(path.rpartition("/")[0])
-        write_file(path, name.encode())
+from .filling import fill
 
 
 def test_what_is_written_is_read_whole_or_in_part(folder: str) -> None:
@@ -68,18 +45,6 @@ def test_a_packed_stream_is_unpacked_from_where_it_lies(folder: str) -> None:
         assert stream.read() == lines
 
 
-def test_a_folder_lists_what_others_write_there(folder: str) -> None:
-    assert list_folder(folder) == []
-    fill(folder, "b", "a", "deeper/c")
-    assert [(entry.name, entry.is_folder) for entry in list_folder(folder)] == [
-        ("a", False),
-        ("b", False),
-        ("deeper", True),
-    ]
-    assert list_folder(join(folder, "absent")) == []
-    assert glob(join(folder, "[a-b]")) == [join(folder, "a"), join(folder, "b")]
-
-
 def test_what_is_missing_is_missing_everywhere(folder: str) -> None:
     path = join(folder, "absent")
     for read in (read_file, hash_file, hash_folder, lambda path: move_files(path, path + "2")):
@@ -87,20 +52,6 @@ def test_what_is_missing_is_missing_everywhere(folder: str) -> None:
             read(path)
     assert not exists(path)
     remove(path)
-
-
-def test_folders_are_moved_copied_and_removed_with_all_that_is_in_them(folder: str, tmp_path: Path) -> None:
-    fill(folder, "here/a", "here/deeper/b")
-    make_folder(join(folder, "there/deeper"))
-    before = hash_folder(join(folder, "here"))
-    move_files(join(folder, "here"), join(folder, "there"))
-    remove(join(folder, "here"))
-    assert not exists(join(folder, "here"))
-    download_files(join(folder, "there"), tmp_path / "copy")
-    upload_files(join(folder, "back"), tmp_path / "copy")
-    assert hash_folder(join(folder, "there")) == hash_folder(join(folder, "back")) == before
-    remove(join(folder, "there"))
-    assert not exists(join(folder, "there"))
 
 
 def test_of_many_who_claim_a_file_one_has_it_and_may_ask_again(folder: str) -> None:
@@ -113,70 +64,11 @@ def test_of_many_who_claim_a_file_one_has_it_and_may_ask_again(folder: str) -> N
     assert read_file(path) == owners[found.index(True)]
 
 
-def test_a_place_for_folders_on_local_disks_goes_to_one_of_them(tmp_path: Path) -> None:
-    folders = [str(tmp_path / f"unfinished-{number}") for number in range(4)]
-    for folder in folders:
-        fill(folder, f"file of {Path(folder).name}")
-    with ThreadPoolExecutor(len(folders)) as pool:
-        found = list(pool.map(partial(rename_folder, target=str(tmp_path / "place")), folders))
-    assert sum(found) == 1
-    winner = Path(folders[found.index(True)])
-    assert [path.name for path in (tmp_path / "place").iterdir()] == [f"file of {winner.name}"]
-    assert len(list(tmp_path.iterdir())) == len(folders) and not winner.exists()
-
-
-class Hdfs(LocalFileSystem):
-    """A folder with the renaming of HDFS, as its specification of file systems has it: into a folder that is there."""
-
-    protocol = "webhdfs"
-    renamed = threading.Lock()
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> Any:
-        return LocalFileSystem._strip_protocol(str(path).removeprefix("webhdfs://"))
-
-    def mv(self, path1: str, path2: str, **options: Any) -> None:
-        with self.renamed:
-            if self.isdir(path2):
-                path2 = f"{path2}/{Path(path1).name}"
-            if self.exists(path2):
-                return  # WebHDFS answers "false", which fsspec does not tell
-            Path(path1).rename(path2)
-
-
-fsspec.register_implementation("webhdfs", Hdfs, clobber=True)
-
-
-@pytest.fixture
-def hdfs(tmp_path: Path) -> str:
-    return f"webhdfs://{tmp_path}"
-
-
-def test_on_hdfs_one_of_several_folders_takes_the_place_and_the_others_leave_it_alone(hdfs: str) -> None:
-    folders = [join(hdfs, f"unfinished-{number}") for number in range(4)]
-    for folder in folders:
-        fill(folder, "file", f"file of {folder.rpartition('/')[2]}")
-    with ThreadPoolExecutor(len(folders)) as pool:
-        found = list(pool.map(partial(rename_folder, target=join(hdfs, "place")), folders))
-    assert sum(found) == 1
-    winner = folders[found.index(True)].rpartition("/")[2]
-    assert [entry.name for entry in list_folder(join(hdfs, "place"))] == ["file", f"file of {winner}"]
-
-
 def test_on_hdfs_a_file_takes_the_place_of_another(hdfs: str) -> None:
     for content in (b"first", b"second"):
         write_file(join(hdfs, "file"), content)
     assert read_file(join(hdfs, "file")) == b"second"
     assert [entry.name for entry in list_folder(hdfs)] == ["file"]
-
-
-def test_what_killed_processes_had_begun_to_write_is_removed(tmp_path: Path) -> None:
-    fill(str(tmp_path), "whole", "deeper/whole")
-    for path in (tmp_path / ".0123.part", tmp_path / "deeper" / ".4567.part"):
-        path.touch()
-    remove_unfinished(str(tmp_path))
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["deeper", "whole", "whole"]
-    remove_unfinished(str(tmp_path / "absent"))
 
 
 def test_a_folder_is_removed_though_somebody_renames_a_file_in_it_meanwhile(
