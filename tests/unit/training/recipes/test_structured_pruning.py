@@ -8,13 +8,14 @@ from torch import nn
 
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.models import NETWORK_FILE, export_network, full_state
+from sparkdl.models import full_state
 from sparkdl.models.networks import cnn, resnet
 from sparkdl.settings import Tracking, Train
 from sparkdl.training.checks.tried_model import check_model
 from sparkdl.training.network_to_train import build_model
 from sparkdl.training.recipes.structured_pruning import prune_neurons
 from sparkdl.training.starting_weights import starting_weights
+from tests.saved_network import saved_network
 
 IMAGES = torch.rand(3, 1, 12, 12)
 PRUNED = Train.model_validate({"pruning": {"kind": "structured", "keep": 0.25}, "start_from": "models:/large/1"})
@@ -87,13 +88,10 @@ def test_a_network_of_which_no_neuron_can_leave_is_an_error(network: nn.Module, 
         prune_neurons(network, torch.zeros(2, 4), keep=0.25)
 
 
-def test_everyone_builds_the_shapes_of_the_weights_that_training_starts_from(
-    clouds: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everyone_builds_the_shapes_of_the_weights_that_training_starts_from(clouds: Dataset, tmp_path: Path) -> None:
     large = build_model(clouds, Train(seed=7))
-    export_network(large, tmp_path / NETWORK_FILE, torch.zeros(2, 4))
-    monkeypatch.setattr("sparkdl.training.starting_weights.download", lambda uri, tracking: tmp_path)
-    start = starting_weights("models:/large/1", clouds, PRUNED, Tracking())
+    model = saved_network(tmp_path / "model", large, torch.zeros(2, 4))
+    start = starting_weights(model, clouds, PRUNED, Tracking())
     for seed in (0, 1):
         built = full_state(build_model(clouds, PRUNED.model_copy(update={"seed": seed})))
         assert {name: value.shape for name, value in built.items()} == {n: value.shape for n, value in start.items()}
@@ -102,7 +100,7 @@ def test_everyone_builds_the_shapes_of_the_weights_that_training_starts_from(
     assert all((rows == row).all(dim=1).any() for row in start["1.weight"])
     wider = PRUNED.model_copy(update={"model_options": {"hidden": [256, 64]}})
     with pytest.raises(ModelError, match=r"has '3\.weight' with shape \(64, 256\), and the model has it with shape"):
-        starting_weights("models:/large/1", clouds, wider, Tracking())
+        starting_weights(model, clouds, wider, Tracking())
     check_model(clouds, PRUNED)
 
 
