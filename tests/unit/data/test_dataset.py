@@ -19,10 +19,6 @@ from ...conftest import write_vectors
 from .conftest import MakeDataset, make, make_sparse
 
 
-def first_file(dataset: Dataset) -> Path:
-    return Path(dataset.row_groups("train")[0].path)
-
-
 def listing_its_files(dataset: Dataset) -> dict[str, Any]:
     """A card as it was before row groups had a file of their own."""
     tree: dict[str, Any] = json.loads(dataset.card_json) | {"version": 2}
@@ -71,36 +67,6 @@ def test_an_unknown_split_names_the_known_ones(make_dataset: MakeDataset) -> Non
 def test_a_folder_without_a_card_is_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="there is no dataset in"):
         Dataset.open(str(tmp_path))
-
-
-def test_a_deleted_file_is_found_by_opening(make_dataset: MakeDataset) -> None:
-    dataset = make_dataset([4, 4])
-    first_file(dataset).unlink()
-    with pytest.raises(DatasetError, match=r"part-000000\.parquet is missing"):
-        Dataset.open(dataset.path)
-
-
-def test_a_deleted_file_is_found_by_verifying(make_dataset: MakeDataset) -> None:
-    dataset = make_dataset([4, 4])
-    first_file(dataset).unlink()
-    with pytest.raises(DatasetError, match=r"part-000000\.parquet is missing"):
-        dataset.verify()
-
-
-def test_a_truncated_file_is_found_by_opening(make_dataset: MakeDataset) -> None:
-    dataset = make_dataset([4, 4])
-    first_file(dataset).write_bytes(first_file(dataset).read_bytes()[:-1])
-    with pytest.raises(DatasetError, match=r"part-000000\.parquet has [\d,]+ bytes instead of"):
-        Dataset.open(dataset.path)
-
-
-def test_an_altered_file_is_found_by_verifying(make_dataset: MakeDataset) -> None:
-    dataset = make_dataset([4, 4])
-    content = bytearray(first_file(dataset).read_bytes())
-    content[20] ^= 1
-    first_file(dataset).write_bytes(content)
-    with pytest.raises(DatasetError, match=r"part-000000\.parquet was altered"):
-        Dataset.open(dataset.path).verify()
 
 
 @pytest.mark.parametrize(
@@ -165,21 +131,6 @@ def test_a_dataset_whose_card_lists_its_files_is_the_same_dataset(make_dataset: 
 def test_row_groups_of_unequal_size_are_refused(make_dataset: MakeDataset) -> None:
     with pytest.raises(DatasetError, match="equal size, give or take one row; found 4 and 6"):
         make_dataset([4, 6])
-
-
-def test_a_table_of_row_groups_that_is_missing_or_was_altered_is_named(make_dataset: MakeDataset) -> None:
-    dataset = make_dataset([4, 4])
-    table = Path(dataset.path) / "row_groups.parquet"
-    content = table.read_bytes()
-    table.write_bytes(content[:-1])
-    with pytest.raises(DatasetError, match=r"row_groups\.parquet has [\d,]+ bytes instead of"):
-        Dataset.open(dataset.path)
-    table.write_bytes(content[:-1] + b"!")
-    with pytest.raises(DatasetError, match=r"row_groups\.parquet was altered"):
-        Dataset.open(dataset.path).verify()
-    table.unlink()
-    with pytest.raises(DatasetError, match=r"row_groups\.parquet is missing"):
-        Dataset.open(dataset.path)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
@@ -17,23 +15,6 @@ def test_every_network_reads_images_of_any_size(name: str, shape: tuple[int, ...
     network = build(name, input_shape=shape, num_classes=7)
     images = torch.randint(0, 256, (3, *shape), dtype=torch.uint8)
     assert network(images).shape == (3, 7)
-
-
-def test_what_is_trained_is_a_copy_of_the_callers_module() -> None:
-    network = nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
-    trained = build(network, input_shape=(3,), num_classes=2)
-    torch.testing.assert_close(trained.state_dict(), network.state_dict())
-    before = network[1].weight.detach().clone()  # type: ignore[operator]
-    with torch.no_grad():
-        trained[1].weight.zero_()  # type: ignore[operator, index, union-attr]
-    torch.testing.assert_close(network[1].weight, before)
-
-
-@pytest.mark.parametrize("computed", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm])
-def test_a_module_with_computed_weights_is_copied_too(computed: Callable[[nn.Module], nn.Module]) -> None:
-    network = nn.Sequential(computed(nn.Linear(3, 2)))
-    rows = torch.rand(4, 3)
-    torch.testing.assert_close(build(network, input_shape=(3,), num_classes=2)(rows), network(rows))
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
@@ -66,37 +47,8 @@ def test_vectors_are_read_as_they_are() -> None:
     assert network(torch.rand(2, 5)).shape == (2, 3)
 
 
-def test_an_import_path_and_a_callable_are_called_with_what_they_take() -> None:
-    by_path = build("sparkdl.models.networks:mlp", input_shape=(5,), num_classes=3, options={"hidden": ()})
-    by_call = build(lambda num_classes: nn.Linear(5, num_classes), input_shape=(5,), num_classes=3)
-    assert by_path(torch.rand(2, 5)).shape == by_call(torch.rand(2, 5)).shape == (2, 3)
-
-
 def test_building_leaves_the_network_in_training() -> None:
     assert build("mlp", input_shape=(5,), num_classes=3, options={"dropout": 0.5}).training
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("mpl", "no model named 'mpl'; known are mlp, cnn, lenet, resnet"),
-        ("nowhere.at_all:net", "cannot import the model 'nowhere.at_all:net'"),
-        ("sparkdl.models.networks:net", "has no 'net'"),
-        ("sparkdl.models.networks:NETWORKS", "is a dict"),
-        (lambda: "not a module", "returned a str, not a torch.nn.Module"),
-        (lambda: nn.Linear(5, 4), r"answered \(2, 4\) for two rows, but the labels have 3 classes"),
-        (lambda: nn.Linear(6, 3), r"failed on two rows of shape \(5,\)"),
-        (lambda: nn.LSTM(5, 3), "it answers a tuple"),
-    ],
-)
-def test_a_model_that_does_not_fit_is_told_apart(model: object, words: str) -> None:
-    with pytest.raises(ModelError, match=words):
-        build(model, input_shape=(5,), num_classes=3)  # type: ignore[arg-type]
-
-
-def test_an_unknown_option_names_those_there_are() -> None:
-    with pytest.raises(ModelError, match="takes no option 'width'; its options are hidden, dropout"):
-        build("mlp", input_shape=(5,), num_classes=3, options={"width": 5})
 
 
 def test_a_vector_in_an_image_network_is_told_what_to_use() -> None:
