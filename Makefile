@@ -19,7 +19,8 @@ PATHS := tests/cluster/test_pipeline.py $(foreach name,make_a_model_lighter sear
 # What it leaves to `make test`, and most of it to `make ci`: the files that take a core seconds, which are three quarters of
 # what `tests/unit` takes. `pytest --durations 0 tests/unit` tells which those are.
 LONG := $(patsubst %,tests/unit/%.py,$(addprefix training/,asynchronous/test_driver asynchronous/test_inputs \
-  asynchronous/test_sandblaster recipes/test_adapters_beside test_fine_tuning tasks/test_tasks) \
+  asynchronous/test_sandblaster recipes/test_adapters_beside test_fine_tuning tasks/test_tasks \
+  tasks/test_causal_networks checks/test_compiled_step) \
   $(addprefix data/,test_scale test_parquet_bytes preparing/test_staging sources/test_fetch sources/test_xc_lines reading/test_loader) \
   $(addprefix extreme/test_,decode ensemble clusters linear light_networks ranker meta_model loops) \
   $(addprefix layouts/test_,pipeline_plan tensor_plan front) $(addprefix models/test_,export packages reference on_disk) \

@@ -107,8 +107,3 @@ def test_settings_that_are_of_rows_are_refused_and_those_that_fit_are_tried(bloc
         with pytest.raises(ConfigError, match=error):
             check_model(blocks, Train.model_validate({"model": Bigrams, **change}))
     check_model(blocks, Train(model=Bigrams, model_options={"answers": 16}))
-    gpt = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": LENGTH}
-    named = "transformers:AutoModelForCausalLM"
-    check_model(blocks, Train(model=named, model_options={"config": gpt}))
-    with pytest.raises(ModelError, match="fewer rows than there are ids, or places"):
-        check_model(blocks, Train(model=named, model_options={"config": gpt | {"n_positions": 4}}))

@@ -17,11 +17,12 @@ from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.extreme.ensemble import Ensemble
 from sparkdl.extreme.ensemble_card import EnsembleCard
-from sparkdl.models import full_state
+from sparkdl.models import Reference, TracedNetwork, full_state
 from sparkdl.settings import Train
 from sparkdl.settings.teacher import Teacher
 from sparkdl.training.checkpoints.checkpoint import save_best
 from sparkdl.training.checkpoints.record import RunRecord, recipe_of
+from sparkdl.training.checks.tried_model import tried_model
 from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.network_to_train import build_model
 from sparkdl.training.tasks import create_task
@@ -36,8 +37,14 @@ def settings(tmp_path: Path) -> Train:
     return Train(run_dir=str(tmp_path / "runs"), teacher=Teacher(model="models:/large/1"))
 
 
+@pytest.fixture(scope="module")
+def traced(clouds: Dataset) -> TracedNetwork | Reference | None:
+    """The trace of a network with four outputs, which all such teachers share: it takes a second."""
+    return tried_model(clouds, Train())[1]
+
+
 @pytest.fixture
-def teacher(tmp_path: Path, clouds: Dataset) -> Callable[..., Path]:
+def teacher(tmp_path: Path, clouds: Dataset, traced: TracedNetwork | Reference | None) -> Callable[..., Path]:
     """A folder with a network for the clouds, or for what is left when some keys of their card are others."""
 
     def folder(**changes: object) -> Path:
@@ -45,7 +52,8 @@ def teacher(tmp_path: Path, clouds: Dataset) -> Callable[..., Path]:
         best = save_best(str(tmp_path), full_state(build_model(dataset, Train(seed=7))), step=1, epoch=0)
         made = tmp_path / "model"
         made.mkdir(exist_ok=True)
-        write_model_folder(made, dataset, Train(), f"{tmp_path}/{best.name}")
+        alike = traced if len(dataset.label_names) == len(clouds.label_names) else None
+        write_model_folder(made, dataset, Train(), f"{tmp_path}/{best.name}", traced=alike)
         return made
 
     return folder
