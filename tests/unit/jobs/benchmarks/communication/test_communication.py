@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.communication.experiment import predict
+from benchmarks.communication.laboratory import predict
 from benchmarks.communication.methods import METHODS, RATES
 from benchmarks.communication.picture import accuracy_over_seconds
 from benchmarks.communication.results import Results
