@@ -12,7 +12,7 @@ from sparkdl.data.in_place.recording import record_row_groups
 from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.labels import write_labels
 from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
-from sparkdl.data.preparing.examine import examine
+from sparkdl.data.preparing.examine import Findings, examine
 from sparkdl.data.preparing.features import InputPlan
 from sparkdl.data.preparing.fitting import fit
 from sparkdl.data.preparing.input_spec import input_spec
@@ -28,6 +28,7 @@ from sparkdl.data.preparing.rows_to_write import RowsOfSpark, RowsOfTasks, RowsT
 from sparkdl.data.preparing.runs import find_runs
 from sparkdl.data.preparing.token_blocks import laid_in_blocks
 from sparkdl.data.preparing.write import Layout, write_row_groups
+from sparkdl.data.preparing.written import Written
 from sparkdl.data.sql import identifier
 from sparkdl.preprocessing import STAGES_FILE, FittedPipeline
 from sparkdl.settings import Prepare
@@ -51,8 +52,6 @@ def write_content(
     kept: ExitStack,
 ) -> Card:
     """Write everything but the card; of rows that stay in place, no row groups. What Spark keeps for it is ``kept``."""
-    from pyspark.sql import functions as sf
-
     inputs, task, findings = found.inputs, found.task, found.findings
     counted = found.counted
     ready, listed, fitted = _with_inputs(found, settings, folder)
@@ -78,26 +77,8 @@ def write_content(
         ready = counted = blocks.rows
         findings = replace(findings, split_rows=blocks.counts, class_counts=dict.fromkeys(blocks.counts, ()))
     specs = find_specs(inputs, ready, fitted, settings) if inputs.parts else input_spec(found, fitted, ready)
-    if isinstance(specs, InputSpec):
-        row_bytes = _SPARSE_ROW_BYTES if settings.sparse else specs.row_bytes
-    else:
-        row_bytes = sum(_SPARSE_ROW_BYTES if spec.kind == "sparse" else spec.row_bytes for spec in specs.values())
-    each, largest = (findings.queries.mean, findings.queries.largest) if findings.queries else (1.0, 1)
-    groups = {split: num_groups(count, row_bytes, settings, each=each) for split, count in findings.split_rows.items()}
-    labels = None
-    if task is None:
-        training = found.rows().where(sf.col(SPLIT) == "train")
-        labels = write_labels(training.select(sf.explode(LABEL).alias(LABEL_COLUMN)), folder)
-    layout = Layout(
-        inputs=specs,
-        column=inputs.column,
-        label=LabelSpec.of(task or "classification", len(findings.label_names)),
-        label_names=findings.label_names,
-        labels=labels,
-        weighted=settings.weight is not None or task == "language_modelling",
-        row_bytes=row_bytes * largest,
-        queries=task == "ranking",
-    )
+    groups = _num_groups(findings, specs, settings)
+    layout = _layout(found, findings, specs, settings, folder)
     if foreign is None:
         examples = _examples(found, fitted, ready, counted, settings)
         with small_batches(ready.sparkSession, examples.value_bytes):
@@ -109,17 +90,13 @@ def write_content(
     # Tasks that write know neither the raw columns of such rows nor their values.
     if any(split.unusable for split in written.splits.values()):
         examine(listed.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task, named=named)
-    if isinstance(specs, InputSpec):
-        known: dict[str, Any] = {"input": specs.model_copy(update={"mean": written.mean, "std": written.std})}
-    else:
-        known = {"inputs": with_written(specs, written)}
     return Card.create(
         version=4 if foreign else 5 if inputs.parts else 3,
         in_place=foreign.described if foreign else None,
-        **known,
+        **_described_inputs(specs, written),
         task=task or "classification",
         label_names=findings.label_names,
-        labels=labels,
+        labels=layout.labels,
         label_type=findings.label_type,
         row_groups=written.row_groups,
         label_scale=written.splits["train"].scale,
@@ -172,6 +149,49 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
 def _made_problems(inputs: InputPlan, settings: Prepare) -> list[Problem]:
     """What can be wrong with what preprocessing has made."""
     return made_problems(inputs) if inputs.parts else [unusable(inputs.column, sparse=settings.sparse)]
+
+
+def _row_bytes(specs: InputSpec | dict[str, InputSpec], settings: Prepare) -> int:
+    """About what the features of a row take."""
+    if isinstance(specs, InputSpec):
+        return _SPARSE_ROW_BYTES if settings.sparse else specs.row_bytes
+    return sum(_SPARSE_ROW_BYTES if spec.kind == "sparse" else spec.row_bytes for spec in specs.values())
+
+
+def _num_groups(findings: Findings, specs: InputSpec | dict[str, InputSpec], settings: Prepare) -> dict[str, int]:
+    """Into how many row groups each split is cut."""
+    each = findings.queries.mean if findings.queries else 1.0
+    rows, row_bytes = findings.split_rows, _row_bytes(specs, settings)
+    return {split: num_groups(count, row_bytes, settings, each=each) for split, count in rows.items()}
+
+
+def _layout(
+    found: Look, findings: Findings, specs: InputSpec | dict[str, InputSpec], settings: Prepare, folder: str
+) -> Layout:
+    """What a row consists of. Writes the file of the labels where there are very many."""
+    from pyspark.sql import functions as sf
+
+    task, labels = found.task, None
+    if task is None:
+        training = found.rows().where(sf.col(SPLIT) == "train")
+        labels = write_labels(training.select(sf.explode(LABEL).alias(LABEL_COLUMN)), folder)
+    return Layout(
+        inputs=specs,
+        column=found.inputs.column,
+        label=LabelSpec.of(task or "classification", len(findings.label_names)),
+        label_names=findings.label_names,
+        labels=labels,
+        weighted=settings.weight is not None or task == "language_modelling",
+        row_bytes=_row_bytes(specs, settings) * (findings.queries.largest if findings.queries else 1),
+        queries=task == "ranking",
+    )
+
+
+def _described_inputs(specs: InputSpec | dict[str, InputSpec], written: Written) -> dict[str, Any]:
+    """What the card says of the inputs, when all rows are known."""
+    if isinstance(specs, InputSpec):
+        return {"input": specs.model_copy(update={"mean": written.mean, "std": written.std})}
+    return {"inputs": with_written(specs, written)}
 
 
 def _examples(
