@@ -3,7 +3,7 @@
 import bisect
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkdl.errors import ConfigError
@@ -117,7 +117,7 @@ def plan_extreme(
     Warns (UserWarning) if there are at least as many buckets as classes. Raises :class:`ConfigError` for impossible
     numbers, and for a plan that does not fit: the message says which number to change, and to what.
     """
-    numbers = {
+    at_least_one = {
         "num_features": num_features,
         "rows": rows,
         "repetitions_per_task": repetitions_per_task,
@@ -126,19 +126,9 @@ def plan_extreme(
         "nonzeros": nonzeros,
         "labels": labels,
         **{f"hidden[{place}]": width for place, width in enumerate(hidden or ())},
+        **({} if repetitions is None else {"repetitions": repetitions}),
     }
-    for name, number in numbers.items():
-        if number < 1:
-            raise ConfigError(f"{name} must be at least 1, not {number}")
-    if num_classes < 2:
-        raise ConfigError(f"there must be at least two classes to tell apart, not {num_classes}")
-    if num_buckets is not None and num_buckets < 2:
-        raise ConfigError(f"num_buckets must be at least 2, not {num_buckets}: one bucket tells nothing apart")
-    if repetitions is not None and repetitions < 1:
-        raise ConfigError(f"repetitions must be at least 1, not {repetitions}")
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta is a probability between 0 and 1, not {delta:g}")
-
+    _check_numbers(at_least_one, num_classes, num_buckets, delta)
     largest = None if memory_per_slot is None else max(memory_per_slot - TASK_BYTES, 0)
     buckets = num_buckets or _usual_buckets(num_classes)
     hidden = [min(USUAL_WIDTH, max(buckets // 4, 1))] if hidden is None else hidden
@@ -197,6 +187,19 @@ def fewest_repetitions(num_classes: int, num_buckets: int, *, delta: float) -> i
     """
     exact = (2 * math.log(num_classes) - math.log(delta)) / math.log(num_buckets)
     return max(math.ceil(exact - 1e-9), 1)  # 3 is 3, whatever the logarithms' last bits say
+
+
+def _check_numbers(at_least_one: Mapping[str, float], num_classes: int, num_buckets: int | None, delta: float) -> None:
+    """Raise :class:`ConfigError` for the first number that cannot be."""
+    for name, number in at_least_one.items():
+        if number < 1:
+            raise ConfigError(f"{name} must be at least 1, not {number}")
+    if num_classes < 2:
+        raise ConfigError(f"there must be at least two classes to tell apart, not {num_classes}")
+    if num_buckets is not None and num_buckets < 2:
+        raise ConfigError(f"num_buckets must be at least 2, not {num_buckets}: one bucket tells nothing apart")
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta is a probability between 0 and 1, not {delta:g}")
 
 
 def _usual_buckets(num_classes: int) -> int:
