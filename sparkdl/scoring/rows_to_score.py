@@ -72,5 +72,5 @@ def _picked(rows: DataFrame, settings: Settings) -> DataFrame:
 
 
 def _merged_by(settings: Settings) -> str | None:
-    """The column by which predictions are merged, if they are."""
+    """The column by which predictions are merged; None if they are not merged."""
     return settings.score.key if settings.score.mode == "merge" else None
