@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["Cost", "Work", "ranker_parts", "training_bytes"]
+__all__ = ["Cost", "Workload", "ranker_parts", "training_bytes"]
 
 FLOAT_BYTES = 4
 FIRST_LAYER_BYTES = 6
@@ -50,7 +50,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Workload:
     """What is learned: the cost of every method follows from it."""
 
     num_features: int

@@ -13,7 +13,7 @@ from sparkdl.extreme.expected_cost import (
     START_SECONDS,
     TASK_BYTES,
     Cost,
-    Work,
+    Workload,
     ranker_parts,
     training_bytes,
 )
@@ -151,18 +151,18 @@ def plan_extreme(
     fewest = fewest_repetitions(num_classes, buckets, delta=delta)
     chosen = repetitions or max(fewest, USUAL_REPETITIONS)
 
-    work = Work(num_features=num_features, nonzeros=nonzeros, rows=rows, epochs=epochs)
+    workload = Workload(num_features=num_features, nonzeros=nonzeros, rows=rows, epochs=epochs)
     listed, ranker_seconds, ranker_bytes = None, 0.0, 0
     if ranked:
         listed = min(shortlist or max(USUAL_SHORTLIST, math.ceil(SHORTLIST_PER_LABEL * labels)), num_classes)
-        decoding = chosen * work.row_seconds(hidden, buckets) * DECODING
+        decoding = chosen * workload.row_seconds(hidden, buckets) * DECODING
         pairs = min(listed + RANDOM_NEGATIVES + labels, num_classes)
-        ranker_seconds = work.ranker_seconds(decoding, pairs) / slots
-        ranker_bytes = work.ranker_bytes(pairs / ranker_parts(num_classes))
+        ranker_seconds = workload.ranker_seconds(decoding, pairs) / slots
+        ranker_bytes = workload.ranker_bytes(pairs / ranker_parts(num_classes))
     packed = min(repetitions_per_task, chosen)
-    rivals = [work.cost("one-vs-all, linear", (), num_classes)]
+    rivals = [workload.cost("one-vs-all, linear", (), num_classes)]
     if hidden:
-        rivals.append(work.cost(f"one-vs-all, hidden {_names(hidden)}", hidden, num_classes))
+        rivals.append(workload.cost(f"one-vs-all, hidden {_names(hidden)}", hidden, num_classes))
     name = f"MACH, hidden {_names(hidden)}" if hidden else "MACH, linear"
     waves = math.ceil(chosen / (packed * slots))
     return Plan(
@@ -174,7 +174,7 @@ def plan_extreme(
         shortlist=listed,
         ranker_seconds=ranker_seconds,
         ranker_task_bytes=ranker_bytes,
-        mach=work.cost(name, hidden, buckets, copies=chosen, packed=packed, waves=waves),
+        mach=workload.cost(name, hidden, buckets, copies=chosen, packed=packed, waves=waves),
         one_vs_all=tuple(rivals),
     )
 
