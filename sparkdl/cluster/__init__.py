@@ -1,4 +1,8 @@
-"""Ranks on Spark: how they start, find each other, report to the driver, and return their results."""
+"""Ranks on Spark: how they start, find each other, report to the driver, and return results; how lost ones are noticed.
+
+A rank whose process or executor died is noticed in ``channel.py`` (its connection ends), a silent or stuck one in
+``watchdog.py``, and an executor that is about to be taken away in ``departures.py``. ``launch.py`` acts on all three.
+"""
 
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.barrier import driver_addresses, run_ranks, spark_reason

@@ -1,4 +1,4 @@
-"""What a launch asks of the library by which its ranks exchange tensors. The answers are in ``sparkdl.collectives``."""
+"""The interface between a launch and the library by which ranks exchange tensors; see ``sparkdl.collectives``."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ class LaunchBackend(Protocol):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules in which a rank waits for other ranks, by the beginning of their names."""
+        """The modules in which a rank waits for other ranks, as prefixes of their names."""
 
     def environment(self, place: Place, meeting: RendezvousAddress, device: str) -> dict[str, str]:
         """The environment variables by which the user's function finds the other ranks.
@@ -21,7 +21,7 @@ class LaunchBackend(Protocol):
         """
 
     def is_echo(self, error: BaseException) -> bool:
-        """Whether an error says only that another rank has failed."""
+        """Whether an error only follows from the failure of another rank."""
 
     def disconnect(self) -> None:
-        """Close what the user's function has left open, so that ranks that wait for this one fail at once."""
+        """Close connections that the user's function has left open, so that ranks that wait for them fail at once."""

@@ -71,35 +71,35 @@ def run_ranks(
 ) -> list[T]:
     """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
 
-    ``description`` is what Spark's pages call the job. ``backend`` is the library by which ranks exchange tensors;
-    without one, they speak to the driver alone. ``resources`` are what each task gets instead of what the application's
-    tasks get; a task with several GPUs has a rank for each of them, in a process of its own. The driver of a session of
-    Spark Connect is its client: ranks speak to it, not to the server. Where they cannot reach it, they meet on rank 0's
-    host, and Spark brings what they say, by tasks in a slot of their own.
+    ``description`` is the job's name on Spark's web pages. ``backend`` is the library by which ranks exchange tensors;
+    without one, they only communicate with the driver. ``resources`` replace the application's resources per task; a
+    task with several GPUs has one rank per GPU, each in its own process. In a session of Spark Connect the driver is
+    the client: ranks connect to it, not to the server. If they cannot reach it, they meet on rank 0's host, and Spark
+    tasks, which take one more slot, fetch their messages.
 
-    While it runs, ``on_message(rank, message)`` is called here, in the caller's thread, with what ranks send; an error
-    in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
-    ``"log_callback_only"`` it stays in the executors' logs.
+    During the run, ``on_message(rank, message)`` is called in the caller's thread for each message of a rank; an error
+    in it ends the run. With ``log_verbosity="all"``, the driver prints the output of ranks, with the rank in front of
+    each line; with ``"log_callback_only"`` it stays in the executors' logs.
 
-    With ``own_process`` each rank is a process that ends with the run: a program of the user's own may leave in it what
-    another one must not meet, such as the state that libraries keep for all of a process.
+    With ``own_process``, each rank is a new process that ends with the run, so that process-wide state that a user's
+    program leaves behind cannot affect a later run.
 
-    ``timeouts`` say how long a rank may be quiet. Once ``stop`` is set, when an executor that runs ranks is about to be
-    taken away (Spark decommissions it, or there is the ``preemption_notice`` of the settings), and when this thread is
-    interrupted (Ctrl-C, an exit from a signal handler), every rank's ``stop_requested`` turns true; interrupted ranks
-    that do not return within some seconds are cancelled. Ranks end by themselves when the driver is gone.
+    ``timeouts`` limit how long a rank may be silent. Every rank's ``stop_requested`` becomes true when ``stop`` is set,
+    when an executor that runs ranks is about to be taken away (Spark decommissions it, or the cloud gives notice: see
+    ``preemption_notice`` of the settings), and when this thread is interrupted (Ctrl-C, an exit from a signal handler).
+    Interrupted ranks that do not return within some seconds are cancelled. Ranks end by themselves if the driver dies.
 
     Raises :class:`~sparkdl.errors.ConfigError` for a function that cannot be pickled,
-    :class:`~sparkdl.errors.NotEnoughSlotsError` when the slots do not come within ``slot_timeout`` seconds,
-    :class:`~sparkdl.errors.RankError` when a rank fails, dies, falls silent or stalls, and
-    :class:`~sparkdl.errors.RunCancelledError` when Spark was told to cancel the job.
+    :class:`~sparkdl.errors.NotEnoughSlotsError` if the slots are not free within ``slot_timeout`` seconds,
+    :class:`~sparkdl.errors.RankError` if a rank fails, dies, sends no heartbeats or makes no progress, and
+    :class:`~sparkdl.errors.RunCancelledError` if the job is cancelled in Spark.
     """
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     if preemption_notice:
         check_notice(spark)
     pickled = pickle_function(function)
-    addresses = None if is_remote(spark) else driver_addresses(spark)  # what cannot be, nobody waits for
+    addresses = None if is_remote(spark) else driver_addresses(spark)  # before waiting: raises if ranks cannot connect
     wait_for_slots(spark, num_ranks, timeout=slot_timeout, resources=resources)
     addresses = addresses or driver_addresses(spark)
     relay = None if addresses else Relay(spark, size=num_ranks)
@@ -115,7 +115,7 @@ def run_ranks(
 
 
 class _Stage:
-    """The barrier stage of a run, in a thread of its own, so that the caller's thread can follow and interrupt it."""
+    """The barrier stage of a run. It has its own thread, so that the caller's thread can follow and interrupt it."""
 
     def __init__(
         self,
@@ -142,17 +142,17 @@ class _Stage:
 
     def cancel(self) -> None:
         deadline = time.monotonic() + CANCEL_SECONDS
-        with suppress(*JVM_ERRORS, PySparkException, OSError):  # the driver's JVM is gone, and with it all that it ran
+        with suppress(*JVM_ERRORS, PySparkException, OSError):  # the driver's JVM is gone, and its jobs with it
             while self._thread.is_alive() and time.monotonic() < deadline and not is_gone(self._spark):
                 cancel_tagged(self._spark, self._tag)
-                self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
-            self._launch.hang_up()  # Spark takes four seconds to end what runs Python
+                self._thread.join(0.3)  # cancelling misses a job that is about to be submitted: repeat it
+            self._launch.hang_up()  # ends ranks at once; Spark takes four seconds to end Python workers
             if self._classic:
                 end_tasks(self._spark, self._tag)
 
     def queued(self) -> bool:
         if not self._classic:
-            return True  # Spark Connect does not say; a barrier stage's tasks start together, so one rank's hello does
+            return True  # Spark Connect does not report it; the first rank's hello shows that all tasks have started
         with suppress(*JVM_ERRORS, OSError):
             room = count_ranks(self._spark, self._resources) or 0
             return room >= self._num_ranks and not running_tasks(self._spark, self._tag)
@@ -188,14 +188,14 @@ class _Stage:
     def _rows(self, stage: DataFrame) -> list[Row]:
         if self._relay is None:
             return stage.collect()
-        rows = stage.toLocalIterator()  # a server sends what a partition gave when it and those before it have ended
+        rows = stage.toLocalIterator()  # a server sends a partition's rows when it and all before it have ended
         host, port = json.loads(next(rows).result)
         self._relay.find(host, port)
         return list(rows)
 
 
 def _task(assignment: Assignment, each: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """The function of the stage's tasks, each of which has one rank, or ``each`` ranks that follow each other."""
+    """The function of the stage's tasks, each of which runs ``each`` consecutive ranks."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         context = BarrierTaskContext.get()
@@ -206,7 +206,7 @@ def _task(assignment: Assignment, each: int) -> Callable[[Iterable[pa.RecordBatc
 
 
 def _relayed_task(assignment: Assignment, each: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """The same where the meeting place is on rank 0's host: task 0 says where, and task ``i + 1`` is task ``i``."""
+    """The same with a meeting place on rank 0's host. Task 0 reports where; task ``i + 1`` runs as task ``i``."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = BarrierTaskContext.get()
@@ -234,7 +234,7 @@ def _meeting_place(assignment: Assignment, host: str, size: int) -> MeetingPlace
 
 
 def _hosts(context: BarrierTaskContext) -> list[str]:
-    """Where the stage's tasks are. That is known without asking; allGather would take a second."""
+    """The hosts of the stage's tasks. Each task knows them; ``allGather`` would take a second."""
     return [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
 
 
@@ -247,7 +247,7 @@ def _places(number: int, hosts: Sequence[str], each: int) -> list[Place]:
 
 
 def _outcomes(assignment: Assignment, places: Sequence[Place], context: TaskContext) -> tuple[list[RankResult], bool]:
-    """How ranks have ended, and whether their Python worker may be used again: that of a failed one may not."""
+    """The results of ranks, and whether Spark may reuse their Python worker, which it may not after a failure."""
     if len(places) > 1:
         threads = max(context.cpus() // len(places), 1)
         outcomes = run_in_processes(assignment, places, devices_of_task(context), threads=threads)
@@ -259,18 +259,18 @@ def _outcomes(assignment: Assignment, places: Sequence[Place], context: TaskCont
 
 
 def _sent(outcomes: Sequence[RankResult], reusable: bool, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """What a task returns to Spark."""
+    """The batch that a task returns to Spark."""
     if reusable:
-        for _ in batches:  # Spark uses a Python worker again only if its task has read all of its input
+        for _ in batches:  # Spark reuses a Python worker only if its task has read all its input
             pass
     ranks, results = [outcome.rank for outcome in outcomes], [outcome.result for outcome in outcomes]
     return pa.RecordBatch.from_arrays([pa.array(ranks, pa.int32()), pa.array(results, pa.binary())], ["rank", "result"])
 
 
 def driver_addresses(spark: SparkSession) -> tuple[str, str] | None:
-    """The address to listen on and the one to tell ranks: the interface that Spark uses, loopback in local mode.
+    """The address to listen on and the one that ranks connect to: those that Spark uses; loopback in local mode.
 
-    None where executors cannot reach a client of Spark Connect. Raises :class:`ConfigError` for an address that is not
+    None if executors cannot reach a client of Spark Connect. Raises :class:`ConfigError` for an address that is not
     IPv4.
     """
     if is_remote(spark):
@@ -282,14 +282,14 @@ def driver_addresses(spark: SparkSession) -> tuple[str, str] | None:
     for setting, address in (("spark.driver.host", host), ("spark.driver.bindAddress", bind_address)):
         if ":" in address:
             raise ConfigError(
-                f"{setting} is {address}, and ranks and driver communicate by IPv4; start Spark with {setting} set"
+                f"{setting} is {address}, but ranks and driver communicate by IPv4; start Spark with {setting} set"
                 " to an IPv4 address of this machine"
             )
     return bind_address, host
 
 
 def spark_reason(error: Any) -> str:
-    """Spark's error without the stack of the JVM: the traceback of a Python worker, or a sentence."""
+    """The part of Spark's error without the JVM's stack: a Python worker's traceback, or a sentence."""
     text = str(getattr(error, "java_exception", None) or error)
     text = text.partition("\nDriver stacktrace:")[0].partition("finished unsuccessfully.\n")[-1] or text
     if "Traceback (most recent call last)" in text:

@@ -1,4 +1,7 @@
-"""The driver's end of the channel: it receives the messages of authenticated ranks, and can order all ranks to stop."""
+"""The driver's end of the channel: it receives messages of authenticated ranks, and can request that all ranks stop.
+
+A rank whose connection ends without ``bye`` is dead: this is how a killed process or a lost executor is noticed.
+"""
 
 import queue
 import secrets
@@ -15,13 +18,13 @@ from sparkdl.cluster.sender import notice_lost_peers
 
 __all__ = ["Channel", "Event"]
 
-MAX_STRANGERS = 64  # connections that have not proved themselves yet
-MAX_HELLO_BYTES = 1 << 12  # what one of them may send
-STRANGER_SECONDS = 10.0  # how long they may take to do so
+MAX_STRANGERS = 64  # connections that are not authenticated yet
+MAX_HELLO_BYTES = 1 << 12  # the most that one of them may send
+STRANGER_SECONDS = 10.0  # the time that they have to authenticate themselves
 
 
 class Event(NamedTuple):
-    """Something that happened to a rank: a message of its own (any topic), or ``gone``: it left without ``bye``."""
+    """A message of a rank (any topic), or ``gone``: its connection ended without ``bye``."""
 
     rank: int
     topic: str
@@ -30,7 +33,7 @@ class Event(NamedTuple):
 
 @dataclass
 class _Connection:
-    """One connection as the driver sees it; ``rank`` is None until a first frame has proved that it has the secret."""
+    """One connection on the driver; ``rank`` is None until its first frame has been authenticated."""
 
     reader: FrameReader
     opened: float
@@ -43,8 +46,8 @@ class _Connection:
 class Channel:
     """One thread that puts an :class:`Event` into ``events`` for every authentic frame.
 
-    The first event of a rank is ``hello`` with what it says about itself (host, process). A frame that is too long, not
-    authentic, replayed or not JSON ends its connection and changes nothing else.
+    The first event of a rank is ``hello``, with its host and process. A frame that is too long, not authentic, replayed
+    or not JSON ends its connection and has no other effect.
     """
 
     def __init__(self, bind_address: str, *, size: int, secret: bytes, events: "queue.SimpleQueue[Any]") -> None:
@@ -67,14 +70,14 @@ class Channel:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; ranks that still run take it as the order to end at once."""
+        """Close every connection. Ranks that are still running end at once."""
         if self._thread.is_alive():
             self._orders.send(b"q")
             self._thread.join()
             self._orders.close()
 
     def request_stop(self) -> None:
-        """Ask all ranks, also those that are still on their way, to come to an end; a closed channel has none left."""
+        """Ask all ranks, also those that connect later, to stop. Does nothing if the channel is closed."""
         if not self._stop_requested and self._thread.is_alive():
             self._stop_requested = True
             self._orders.send(b"s")
@@ -89,7 +92,7 @@ class Channel:
                     orders = self._wake.recv(64)
                     if b"s" in orders:
                         self._send_stop()
-                elif key.fd in self._selector.get_map():  # it may have been dropped in this very round
+                elif key.fd in self._selector.get_map():  # it may have been dropped in this iteration
                     self._read(key.fileobj, key.data)  # type: ignore[arg-type]
             self._drop_slow_strangers()
         for key in list(self._selector.get_map().values()):
@@ -137,7 +140,7 @@ class Channel:
         if topic != "hello" or type(rank) is not int or not 0 <= rank < self._size or not isinstance(nonce, str):
             raise ValueError("the first frame is not a rank's hello")
         if any(known.rank == rank for _, known in self._connections()):
-            raise ValueError("the rank is here already")
+            raise ValueError("this rank is already connected")
         connection.writer = FrameWriter(self._secret, TO_RANK, bytes.fromhex(nonce))
         connection.rank, connection.body = rank, body
         connection.reader.max_bytes = MAX_PAYLOAD_BYTES
@@ -148,7 +151,7 @@ class Channel:
     def _send_stop(self) -> None:
         for client, connection in self._connections():
             if connection.writer:
-                with suppress(OSError):  # the end of this connection is noticed when it is read
+                with suppress(OSError):  # a broken connection is noticed when it is read
                     client.send(connection.writer.pack("stop", {}))
 
     def _connections(self) -> list[tuple[Any, _Connection]]:

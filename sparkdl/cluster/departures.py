@@ -1,4 +1,4 @@
-"""Executors that are about to be taken away while ranks run in them. Runs on the driver."""
+"""Notices that an executor which runs ranks is about to be taken away. Runs on the driver."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ from sparkdl.sessions import JVM_ERRORS, is_local, require_classic
 
 __all__ = ["Departures", "check_notice"]
 
-LOOK_SECONDS = 1.0  # between two looks at the executors
+LOOK_SECONDS = 1.0  # between two checks of the executors
 
 logger = logging.getLogger("sparkdl")
 
@@ -21,14 +21,14 @@ def check_notice(spark: SparkSession) -> None:
     """Raise :class:`ConfigError` if ranks could not move to other executors."""
     require_classic(spark, "cluster.preemption_notice")
     if is_local(spark):
-        raise ConfigError("cluster.preemption_notice is for clusters: local Spark has one host; leave it out")
+        raise ConfigError("cluster.preemption_notice is for clusters, but local Spark has only one host; remove it")
 
 
 class Departures:
     """Watches the executors that run the tasks of a stage.
 
-    Spark knows of those that it decommissions: a master, a cloud's scheduler or a signal (SIGPWR) has told it to. Of a
-    host that a rank has notice of, Spark is told to do so.
+    Spark decommissions an executor when its master, a cloud's scheduler or a signal (SIGPWR) requests it. If a rank has
+    received a notice for its host, Spark is asked to decommission the executors there.
     """
 
     def __init__(self, spark: SparkSession, tag: str, num_tasks: int) -> None:
@@ -38,7 +38,7 @@ class Departures:
         self._noticed = False
 
     def noticed(self) -> bool:
-        """Whether one of the executors gets no more tasks because it is about to end."""
+        """Whether one of the executors is being decommissioned."""
         if not self._noticed and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_SECONDS
             with suppress(*JVM_ERRORS, OSError):
@@ -46,7 +46,7 @@ class Departures:
         return self._noticed
 
     def give_up(self, partition: int) -> None:
-        """Exclude the executors on the host of a task from new tasks. Tasks that run there go on."""
+        """Exclude the executors on the host of a task from new tasks. Tasks that already run there continue."""
         with suppress(*JVM_ERRORS, OSError):
             for task in self._running():
                 if task.partition == partition:
@@ -57,13 +57,13 @@ class Departures:
         state = self._spark._jsc.sc().taskScheduler().getExecutorDecommissionState(task.executor)
         if state.isDefined():
             logger.warning(
-                "executor %s on host %s is about to be taken away: ranks write a checkpoint and go on elsewhere",
+                "executor %s on host %s is about to be taken away: ranks write a checkpoint and continue elsewhere",
                 *(task.executor, task.host),
             )
         return bool(state.isDefined())
 
     def _running(self) -> list[RunningTask]:
-        """The tasks, which stay where they are: Spark is asked until all of them run."""
+        """The running tasks. They do not move, so Spark is only asked until all of them have started."""
         if len(self._tasks) < self._num_tasks:
             self._tasks = running_tasks(self._spark, self._tag)
         return self._tasks

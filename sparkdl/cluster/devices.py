@@ -1,4 +1,4 @@
-"""Which GPU, which cores and how many threads a rank owns."""
+"""The GPU, the cores and the number of threads of a rank."""
 
 import ctypes
 import os
@@ -26,28 +26,28 @@ __all__ = [
     "threads_of_process",
 ]
 
-GPU_NAMES = ("GPU-", "MIG-")  # how the names of GPUs, and of parts of them, begin
+GPU_NAMES = ("GPU-", "MIG-")  # the prefixes of names of GPUs and of their parts
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 OWN_CORES, RETAINED_MEMORY = "SPARKDL_OWN_CORES", "SPARKDL_RETAINED_MEMORY"
-"""Environment variables; ``0`` turns off what has their name."""
+"""Environment variables; the value ``0`` turns off :func:`own_cores` and :func:`retained_memory`."""
 RETAINED_BYTES = 1 << 30
 RETURNED_BYTES = 1 << 20
-GLIBC_THRESHOLD = 128 << 10  # what both are by default
+GLIBC_THRESHOLD = 128 << 10  # glibc's default for both thresholds
 _cores_of_all_ranks: list[int] = []
-"""Of this host, while this rank keeps to its own."""
+"""The cores of all ranks of this host, while this rank is bound to its own; empty otherwise."""
 
 
 def device_of_task(context: TaskContext) -> str:
     """The device of a Spark task: ``cuda:i`` for the first GPU that Spark assigned to it, else ``cpu``. Runs on a rank.
 
-    ``CUDA_VISIBLE_DEVICES`` is read and never changed: in a reused Python worker CUDA may be running already and would
-    not notice.
+    ``CUDA_VISIBLE_DEVICES`` is only read, because CUDA may already be initialised in a reused Python worker and would
+    not notice a change.
     """
     return next(iter(devices_of_task(context)), "cpu")
 
 
 def devices_of_task(context: TaskContext) -> list[str]:
-    """The same of all GPUs that Spark assigned to the task."""
+    """The devices of all GPUs that Spark assigned to the task."""
     gpus = context.resources().get("gpu")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return [f"cuda:{cuda_index(address, visible)}" for address in (gpus.addresses if gpus else ())]
@@ -56,14 +56,14 @@ def devices_of_task(context: TaskContext) -> list[str]:
 def cuda_index(address: str, visible: str | None) -> int:
     """CUDA's number for the GPU that Spark calls ``address``, in a process that sees the devices ``visible``.
 
-    Raises :class:`ConfigError` when the process cannot see the GPU it was given.
+    Raises :class:`ConfigError` if the process cannot see this GPU.
     """
     if visible:
         devices = _visible_gpus(visible)
         if address in devices:
             return devices.index(address)
         places = [str(place) for place in range(len(devices))]
-        # By its place, unless another rank's address may be the number that stands there.
+        # The position among the visible devices, unless these are numbers, which may be other ranks' addresses.
         if address not in places or set(places) & set(devices):
             raise ConfigError(
                 f"Spark assigned GPU {address!r} to this rank, but its process sees only"
@@ -105,12 +105,12 @@ def limited_threads(threads: int) -> Iterator[None]:
 
 @contextmanager
 def own_cores(device: str, local_rank: int, local_size: int, threads: int) -> Iterator[None]:
-    """Keep a rank that computes on the CPU to its own cores where a host's ranks have all of them. Runs on a rank.
+    """Bind a rank that computes on the CPU to its own cores, if the host's ranks use all cores. Runs on a rank.
 
-    Left to the kernel, a thread of one rank moves to the core of another that waits for a moment. When that one goes
-    on, the two share a core, and all ranks wait for them. Where a host has more cores than its ranks have threads,
-    nothing is bound: somebody else may be using those. Nor beside GPUs, of which each is nearer to other cores, nor
-    where ``SPARKDL_OWN_CORES`` is 0.
+    Without this, the kernel moves a thread of one rank to the core of another rank that is waiting. When that rank
+    continues, the two share a core, and all ranks wait for them. Nothing is bound if the host has more cores than its
+    ranks have threads, because other processes may use them; nor with GPUs, each of which is closer to certain cores;
+    nor if ``SPARKDL_OWN_CORES`` is 0.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     unwanted = device != "cpu" or os.environ.get(OWN_CORES) == "0"
@@ -127,27 +127,28 @@ def own_cores(device: str, local_rank: int, local_size: int, threads: int) -> It
 
 
 def roam() -> None:
-    """Let the calling thread take a core that another rank leaves idle, where this rank keeps to its own. On a rank.
+    """Let the calling thread run on any rank's cores, if this rank is bound to its own. Runs on a rank.
 
-    What computes in the background would otherwise take a rank's only core, and the others wait for it.
+    Otherwise a thread in the background would occupy the rank's only core, and the other ranks would wait.
     """
     if _cores_of_all_ranks:
         os.sched_setaffinity(0, _cores_of_all_ranks)
 
 
 def bind(cores: Collection[int]) -> None:
-    """Let all threads of this process run on these cores only."""
+    """Bind all threads of this process to these cores."""
     for thread in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):  # it has ended since
+        with suppress(ProcessLookupError):  # the thread has ended meanwhile
             os.sched_setaffinity(int(thread.name), cores)
 
 
 @contextmanager
 def retained_memory() -> Iterator[None]:
-    """Keep the memory that a step frees for the next step. Runs on a rank.
+    """Within this context, memory that a training step frees is kept for the next step. Runs on a rank.
 
-    glibc returns large blocks to the system, which then hands them out again zeroed, page by page: up to a third of a
-    training step on a CPU. Afterwards everything free is returned. Does nothing where ``SPARKDL_RETAINED_MEMORY`` is 0.
+    By default, glibc returns large blocks to the kernel, which has to zero each page when it hands them out again: up
+    to a third of a training step on a CPU. At the end, all free memory is returned. Does nothing if
+    ``SPARKDL_RETAINED_MEMORY`` is 0.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt") or os.environ.get(RETAINED_MEMORY) == "0":
@@ -165,9 +166,10 @@ def retained_memory() -> Iterator[None]:
 
 @contextmanager
 def returned_memory(smallest: int = RETURNED_BYTES) -> Iterator[None]:
-    """Return blocks of so many bytes that are freed in this block at once, other than a rank does. Runs on a rank.
+    """Within this context, freed blocks of at least ``smallest`` bytes are returned to the kernel at once. On a rank.
 
-    For work that fills the memory: what glibc keeps is in pieces that the next large block does not fit into.
+    For work that fills the memory: the memory that :func:`retained_memory` keeps is fragmented, so that a large block
+    would not fit into it.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
@@ -185,11 +187,11 @@ def returned_memory(smallest: int = RETURNED_BYTES) -> Iterator[None]:
 
 
 def _visible_gpus(visible: str) -> list[str]:
-    """The GPUs that CUDA_VISIBLE_DEVICES names: CUDA sees none from the first on that cannot be one (``-1``)."""
+    """The GPUs that CUDA_VISIBLE_DEVICES names. CUDA ignores the first invalid one (``-1``) and all after it."""
     names = [name.strip() for name in visible.split(",")]
     return list(takewhile(lambda name: name.isdigit() or name.startswith(GPU_NAMES), names))
 
 
 def _nvidia_devices() -> list[Path]:
-    """The device files of this machine's GPUs; looking at them spares importing PyTorch."""
+    """The device files of this machine's GPUs. Listing them is faster than importing PyTorch."""
     return [path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]

@@ -1,4 +1,4 @@
-"""Which executors hold the tasks of a stage, and getting rid of one that does not let go. Runs on the driver."""
+"""Finds the executors that run the tasks of a stage, and replaces one that does not end them. Runs on the driver."""
 
 import logging
 import time
@@ -12,14 +12,14 @@ __all__ = ["RunningTask", "end_tasks", "running_tasks"]
 
 POLL_SECONDS = 0.2
 TASK_SECONDS = (
-    5.0  # what a healthy executor needs at most to end a cancelled task: Spark kills its Python after 2 + 2 s
+    5.0  # the longest that a healthy executor takes to end a cancelled task: Spark kills its Python after 2 + 2 s
 )
 
 logger = logging.getLogger("sparkdl")
 
 
 class RunningTask(NamedTuple):
-    """A task that Spark believes to run, and where."""
+    """A task that runs, as far as Spark knows, and where."""
 
     partition: int
     executor: str
@@ -27,7 +27,7 @@ class RunningTask(NamedTuple):
 
 
 def running_tasks(spark: SparkSession, tag: str) -> list[RunningTask]:
-    """The tasks of the jobs with a tag that have not ended, as far as the driver knows."""
+    """The tasks of the jobs with this tag that have not ended, as far as the driver knows."""
     tracker = spark.sparkContext.statusTracker()
     tagged = spark._jsc.sc().statusTracker().getJobIdsForTag(tag)
     jobs = filter(None, map(tracker.getJobInfo, tagged))
@@ -35,10 +35,10 @@ def running_tasks(spark: SparkSession, tag: str) -> list[RunningTask]:
 
 
 def end_tasks(spark: SparkSession, tag: str) -> None:
-    """Return when the tasks of a cancelled job have ended; an executor that does not end them is replaced.
+    """Wait until the tasks of a cancelled job have ended; replace an executor that does not end them.
 
-    A stopped JVM, or one whose Python cannot be killed, would hold its slots until Spark gives it up after two minutes,
-    and the next stage would wait for them.
+    A stopped JVM, or one that cannot kill its Python worker, would hold its slots until Spark replaces it after two
+    minutes, and the next stage would wait for these slots.
     """
     deadline = time.monotonic() + TASK_SECONDS
     while tasks := running_tasks(spark, tag):
@@ -48,7 +48,7 @@ def end_tasks(spark: SparkSession, tag: str) -> None:
     if is_local(spark):
         return  # the executor is the driver
     for executor, host in {(task.executor, task.host) for task in tasks}:
-        logger.warning("executor %s on host %s does not end its tasks; Spark is asked for another one", executor, host)
+        logger.warning("executor %s on host %s does not end its tasks; asking Spark to replace it", executor, host)
         try:
             spark._jsc.sc().killAndReplaceExecutor(executor)
         except JVM_ERRORS as error:
@@ -59,6 +59,6 @@ def _running(spark: SparkSession, stage: int) -> list[RunningTask]:
     try:
         tasks: Any = spark._jsc.sc().statusStore().taskList(stage, 0, 1 << 20)
     except JVM_ERRORS:
-        return []  # the stage has not been submitted, or Spark has forgotten it
+        return []  # the stage is not submitted yet, or Spark no longer keeps it
     found = [tasks.apply(index) for index in range(tasks.size())]
     return [RunningTask(task.index(), task.executorId(), task.host()) for task in found if task.status() == "RUNNING"]

@@ -1,8 +1,8 @@
 """The format of messages between ranks and driver: authenticated frames of JSON, never pickled.
 
 A frame is the payload's length (4 bytes, big-endian), an HMAC-SHA256 over context, sequence number (8 bytes) and
-payload under the run's secret, and the payload: the JSON of ``[topic, body]``. The context names the direction and
-holds a nonce that the reading side has chosen, so that nothing recorded elsewhere, or in the other direction, is taken.
+payload with the run's secret as key, and the payload: the JSON of ``[topic, body]``. The context is the direction and a
+nonce that the receiver has chosen, so that frames recorded elsewhere or from the other direction are rejected.
 """
 
 import hashlib
@@ -28,17 +28,17 @@ class FrameWriter:
         self._secret, self._context, self._sequence, self._max_bytes = secret, direction + nonce, 0, max_bytes
 
     def pack(self, topic: str, body: dict[str, Any]) -> bytes:
-        """The next frame. Raises TypeError for what JSON cannot hold and ValueError for what is too long."""
+        """The next frame. Raises TypeError for values that JSON cannot hold, and ValueError if it is too long."""
         payload = json.dumps([topic, body]).encode()
         if len(payload) > self._max_bytes:
-            raise ValueError(f"a message may have {self._max_bytes:,} bytes as JSON; this one has {len(payload):,}")
+            raise ValueError(f"a message may have at most {self._max_bytes:,} bytes as JSON, but has {len(payload):,}")
         mac = _mac(self._secret, self._context, self._sequence, payload)
         self._sequence += 1
         return struct.pack(">I", len(payload)) + mac + payload
 
 
 class FrameReader:
-    """Takes apart what arrives in one direction of one connection."""
+    """Parses the frames of one direction of one connection."""
 
     def __init__(self, secret: bytes, direction: bytes, nonce: bytes) -> None:
         self._secret, self._context, self._sequence = secret, direction + nonce, 0
@@ -47,7 +47,7 @@ class FrameReader:
         """The longest payload that is accepted at the moment."""
 
     def feed(self, data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Topic and body of every frame that is complete now. ValueError for one that is too long or not authentic."""
+        """Topic and body of every frame that is complete. Raises ValueError if one is too long or not authentic."""
         self._buffer += data
         while len(self._buffer) >= HEADER_BYTES:
             (length,) = struct.unpack_from(">I", self._buffer)

@@ -1,4 +1,4 @@
-"""What a rank says about itself every second: where it is, what it waits for, and its stack when it stands still."""
+"""The heartbeat of a rank: its step, whether it waits for other ranks, and its stack if it makes no progress."""
 
 import ctypes
 import sys
@@ -14,24 +14,24 @@ from sparkdl.cluster.sender import Sender
 __all__ = ["HEARTBEAT_SECONDS", "MAX_TEXT", "Heartbeat", "name_thread"]
 
 HEARTBEAT_SECONDS = 1.0
-MAX_TEXT = 50_000  # characters of a message, traceback or stack that are kept: escaped as JSON, they fit into one frame
+MAX_TEXT = 50_000  # the most characters of a message, traceback or stack: escaped as JSON, they fit into one frame
 PR_SET_NAME = 15  # linux/prctl.h
 RUNNERS = (f"{__package__}.rank", f"{__package__}.local")  # modules that call the user's function
 
 
 class Heartbeat:
-    """Tells the driver every second that this process is alive, from a thread of its own. Runs on a rank.
+    """Tells the driver every second that this process is alive, from a separate thread. Runs on a rank.
 
-    Made in the thread that is watched; ``waits_in`` names the modules in which it waits for other ranks, by the
-    beginning of their names. With ``stack_after``, the stack of that thread is sent when nothing has been heard of it
-    for so many seconds.
+    It watches the thread that creates it. ``waits_in`` are prefixes of the names of modules in which that thread waits
+    for other ranks. With ``stack_after``, the stack of that thread is sent if :meth:`beat` was not called for so many
+    seconds.
     """
 
     def __init__(
         self, sender: Sender, rank: int, *, waits_in: tuple[str, ...] = (), stack_after: float | None = None
     ) -> None:
         self.step: int | None = None
-        """The last step that :meth:`beat` was told."""
+        """The last step that was passed to :meth:`beat`."""
         self._beats = 0
         self._sender, self._rank, self._waits_in, self._stack_after = sender, rank, waits_in, stack_after
         self._watched = threading.get_ident()
@@ -40,13 +40,13 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="sparkdl-heartbeat", daemon=True)
 
     def beat(self, step: int | None = None) -> None:
-        """Note that the watched thread makes progress, and at which step it is, if that has changed."""
+        """Record that the watched thread makes progress, and its step, if given."""
         if step is not None:
             self.step = step
         self._beats += 1
 
     def wait_for_executor(self) -> None:
-        """Return when the executor is not stopped. A rank that left before would have nobody to say that it is."""
+        """Wait until the executor is not stopped. Otherwise nobody would report that it is, once this rank has left."""
         while is_stopped(self._executor):
             time.sleep(HEARTBEAT_SECONDS)
 
@@ -71,22 +71,22 @@ class Heartbeat:
                 body["executor_stopped"] = True
             if self._stack_after is not None and now - moved >= self._stack_after and (stack := _stack(frame)) != sent:
                 body["stack"] = sent = stack
-            del frame  # with it would live what its function holds, such as the graph of the step before
+            del frame  # a frame keeps the function's local variables alive, such as the previous step's graph
             try:
                 self._sender.send("heartbeat", body)
             except OSError:
-                return  # the driver is gone; the channel ends this process
+                return  # the driver is gone: the channel ends this process
 
 
 def name_thread(name: str) -> None:
-    """Let the system's tools (``ps -L``, ``top -H``, ``py-spy``) tell which process is which rank."""
+    """Name the thread, so that system tools (``ps -L``, ``top -H``, ``py-spy``) show which process is which rank."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "prctl"):
         libc.prctl(PR_SET_NAME, name.encode())
 
 
 def _is_in(frame: FrameType | None, modules: tuple[str, ...]) -> bool:
-    """Whether a thread is in one of these modules, where it depends on the other ranks."""
+    """Whether a thread is in one of these modules, and so waits for other ranks."""
     while frame:
         name = str(frame.f_globals.get("__name__", ""))
         if name.startswith(modules):
@@ -96,7 +96,7 @@ def _is_in(frame: FrameType | None, modules: tuple[str, ...]) -> bool:
 
 
 def _stack(frame: FrameType | None) -> str:
-    """Where a thread is, most recent call last, from the user's function on."""
+    """The stack of a thread from the user's function on, most recent call last."""
     frames = []
     while frame and frame.f_globals.get("__name__") not in RUNNERS:
         frames.append((frame, frame.f_lineno))

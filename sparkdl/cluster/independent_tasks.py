@@ -1,7 +1,7 @@
-"""Work as independent Spark tasks, without barrier or shuffle: each is retried, comes home, and fails, by itself.
+"""Runs work in independent Spark tasks, without barrier or shuffle: each is retried, returns and fails by itself.
 
-A job of one task each; Spark runs as many of them as it has slots, those that came first, and the others later. It is
-how work runs on a cluster whose executors come and go.
+Each task is a Spark job of its own. Spark runs as many at a time as it has slots, in the order of submission. This
+suits clusters whose executors come and go.
 """
 
 import threading
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.3
 
 
 class IndependentTasks:
-    """Spark tasks that end each for itself. Runs on the driver; what still runs when its block ends is cancelled."""
+    """Spark tasks that end independently. Runs on the driver. Leaving the context cancels tasks that still run."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -42,7 +42,7 @@ class IndependentTasks:
     def submit(
         self, work: Callable[[], list[str]], *, description: str, resources: Resources | None = None
     ) -> Future[list[str]]:
-        """Run ``work`` in a task that has these resources; its lines, or what Spark gave up with after its retries."""
+        """Run ``work`` in a task with these resources. The future has its lines, or Spark's last error."""
         future: Future[list[str]] = Future()
         tag = self._tags[future] = f"sparkdl-{uuid4().hex}"
 
@@ -60,16 +60,16 @@ class IndependentTasks:
         return future
 
     def cancel(self, *futures: Future[list[str]]) -> None:
-        """Cancel those that have not ended, and return when they have."""
+        """Cancel the tasks that have not ended, and wait for them."""
         while running := [future for future in futures if not future.done()]:
-            for future in running:  # again and again: one that is about to be submitted is not cancelled yet
+            for future in running:  # repeatedly, because cancelling misses a job that is about to be submitted
                 cancel_tagged(self._spark, self._tags[future])
             wait(running, timeout=POLL_SECONDS)
 
 
 def _task(work: Callable[[], list[str]]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:  # drained, so that Spark keeps this Python worker for the next task
+        for _ in batches:  # read to the end, so that Spark reuses this Python worker
             pass
         yield pa.RecordBatch.from_pydict({"line": pa.array(work(), pa.string())})
 
@@ -79,9 +79,10 @@ def _task(work: Callable[[], list[str]]) -> Callable[[Iterable[pa.RecordBatch]],
 def run_tasks(
     work: Callable[[Piece], list[str]], parts: Sequence[Piece], spark: SparkSession, *, name: str
 ) -> Generator[tuple[Piece, list[str] | Exception], None, None]:
-    """What became of each part of the work, in the order in which they end: the lines that ``work`` gives.
+    """Run ``work`` for each part in a Spark task, and yield each part with its result as soon as it has ended.
 
-    Runs on the driver. An exception is what Spark gave up with. Closing the generator cancels those that still run.
+    A result is the lines that ``work`` returned, or Spark's error after all retries. Runs on the driver. Closing the
+    generator cancels tasks that still run.
     """
     with IndependentTasks(spark) as tasks:
         futures = {tasks.submit(_bound(work, part), description=f"{name} {_told(part)}"): part for part in parts}

@@ -1,6 +1,6 @@
-"""What ends a driver from outside, Ctrl-C and SIGTERM, and how it comes to an end in order. Runs on the driver.
+"""Handles Ctrl-C and SIGTERM, so that the driver ends in order. Runs on the driver.
 
-Where the environment variable ``SPARKDL_INTERRUPTS`` is 0, all handlers stay as they are.
+If the environment variable ``SPARKDL_INTERRUPTS`` is 0, no signal handler is changed.
 """
 
 import os
@@ -23,13 +23,13 @@ __all__ = [
 
 INTERRUPTS = "SPARKDL_INTERRUPTS"
 HANDLERS = ("pyspark.context", "pyspark.core.context", __name__)
-"""Where handlers that cancel jobs come from: Spark 3, Spark 4 and this file."""
+"""The modules whose signal handlers cancel jobs: those of Spark 3, of Spark 4, and this one."""
 CANCEL_SECONDS = 5.0  # how long Spark may take to cancel jobs
 
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """While this lasts, SIGTERM raises SystemExit in the main thread; elsewhere, and under another handler, nothing."""
+    """Within this context, SIGTERM raises SystemExit. No effect in other threads, or if it has a handler."""
     if not _may_handle() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
@@ -42,9 +42,9 @@ def exit_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def plain_interrupts() -> Iterator[None]:
-    """Let Ctrl-C do no more than raise KeyboardInterrupt.
+    """Within this context, Ctrl-C only raises KeyboardInterrupt.
 
-    Spark's own handler cancels all jobs first, and the ranks would be gone before they could come to an end in order.
+    Spark's own handler first cancels all jobs, so that ranks would be killed before they could end in order.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not _spark_hears_interrupts():
@@ -59,7 +59,7 @@ def plain_interrupts() -> Iterator[None]:
 
 @contextmanager
 def held_interrupts() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of this block. A JVM whose start is interrupted never ends."""
+    """Within this context, Ctrl-C is delayed until its end. A JVM whose start is interrupted never ends."""
     with noted_signals(signal.SIGINT) as heard:
         yield
     if heard.is_set():
@@ -68,7 +68,7 @@ def held_interrupts() -> Iterator[None]:
 
 @contextmanager
 def noted_signals(*numbers: signal.Signals) -> Iterator[threading.Event]:
-    """An event that these signals set while this lasts, and do nothing else, where Python lets handlers be set."""
+    """Within this context, these signals only set the event. No effect outside the main thread."""
     heard = threading.Event()
 
     def note(number: int, frame: object) -> None:
@@ -86,12 +86,12 @@ def noted_signals(*numbers: signal.Signals) -> Iterator[threading.Event]:
 def cancel_on_interrupt(spark: SparkSession) -> None:
     """Let Ctrl-C cancel all jobs, as Spark's own handler does, and raise KeyboardInterrupt.
 
-    Spark's asks its JVM in the middle of another question, so that the answers are mixed up and an error of that is all
-    that is seen. This one asks in a thread of its own.
+    Spark's handler may send its request to the JVM in the middle of another one. Then the answers are mixed up, and the
+    user only sees the resulting error. This handler sends its request from a separate thread.
     """
 
     def ask() -> None:
-        with suppress(Exception):  # the JVM is gone, and its jobs with it
+        with suppress(Exception):  # if the JVM is gone, so are its jobs
             spark.sparkContext.cancelAllJobs()
 
     def cancel(number: int, frame: object) -> None:
@@ -105,7 +105,7 @@ def cancel_on_interrupt(spark: SparkSession) -> None:
 
 
 def stop_spark(spark: SparkSession) -> None:
-    """Stop Spark, and the handler of Ctrl-C with it: without the context that it was for, Spark's raises an error."""
+    """Stop Spark, and remove its handler of Ctrl-C, which would raise an error without a SparkContext."""
     spark.stop()
     if _spark_hears_interrupts():
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -117,5 +117,5 @@ def _spark_hears_interrupts() -> bool:
 
 
 def _may_handle() -> bool:
-    """Python lets only the main thread set handlers."""
+    """Whether this thread may set signal handlers: Python allows it only in the main thread."""
     return os.environ.get(INTERRUPTS) != "0" and threading.current_thread() is threading.main_thread()

@@ -1,4 +1,4 @@
-"""Follow a run from the driver: its messages, its logs, and who failed first."""
+"""Follows a run from the driver: its messages, its logs, and which rank failed first."""
 
 import pickle
 import queue
@@ -24,51 +24,52 @@ __all__ = ["Launch", "LogVerbosity", "OnMessage", "StageEnd", "Workers"]
 LogVerbosity = Literal["all", "log_callback_only"]
 OnMessage = Callable[[int, dict[str, Any]], None]
 
-POLL_SECONDS = 0.5  # between two looks at the ranks' vital signs and at the order to stop
+POLL_SECONDS = 0.5  # between two checks of the ranks' heartbeats and of the request to stop
 GRACE_SECONDS = 3.0  # how long the other ranks have to notice that one has failed
-FAREWELL_SECONDS = 5.0  # how long a finished run waits for what is still on its way through the channel
-ORDERLY_SECONDS = 8.0  # how long an interrupted run may take to come to an end by itself
+FAREWELL_SECONDS = 5.0  # how long a finished run waits for the last messages in the channel
+ORDERLY_SECONDS = 8.0  # how long an interrupted run may take to end by itself
 
 
 @dataclass(frozen=True)
 class StageEnd:
-    """All workers have ended: with outcomes, or because what runs them failed."""
+    """The end of all workers: their outcomes, or the error of the stage that ran them."""
 
     outcomes: Sequence[RankResult] = ()
     error: str | None = None
     cancelled: bool = False
-    """The workers were ended from outside."""
+    """Whether the workers were cancelled from outside."""
 
 
 class Workers(Protocol):
-    """What runs the ranks: a barrier stage or processes. It puts one :class:`StageEnd` into the run's events."""
+    """Runs the ranks: a barrier stage, or processes. At the end it puts one :class:`StageEnd` into the run's events."""
 
     def start(self) -> None:
         """Start all ranks."""
 
     def cancel(self) -> None:
-        """End all ranks; afterwards nothing of them is left that would still start or hold on to anything."""
+        """End all ranks. Afterwards none of them is running, starting, or holding a slot."""
 
     def queued(self) -> bool:
-        """Whether no rank runs yet, because others hold the slots."""
+        """Whether no rank runs yet, because other jobs hold the slots."""
 
     def place(self, rank: int, others: Collection[int]) -> str:
-        """Where a rank is, or may be, that has not said so itself; empty when it is not known.
+        """Where a rank that has not reported its host is or may be; empty if unknown.
 
-        ``others`` are the tasks of those that have.
+        ``others`` are the tasks of the ranks that have reported.
         """
 
     def leaving(self) -> bool:
-        """Whether one of those that run ranks is about to be taken away, so that ranks should go elsewhere."""
+        """Whether an executor that runs ranks is about to be taken away, so that ranks should move."""
 
     def give_up(self, task: int) -> None:
-        """Start nothing more where this task is: its host is about to be taken away."""
+        """Start no more tasks on the host of this task: it is about to be taken away."""
 
 
 class Launch:
-    """The driver's side of one run: channel and rendezvous while it lasts, and the loop that follows it.
+    """The driver's side of one run: its channel, its rendezvous, and the loop that follows it.
 
-    With a ``relay``, ranks do not reach the driver: both are on rank 0's host, and addresses are not looked at.
+    A ``relay`` is for ranks that cannot reach the driver: channel and rendezvous are on rank 0's host then, and
+    ``bind_address`` and ``host`` are ignored.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Launch:
             self._rendezvous.__exit__()
 
     def hang_up(self) -> None:
-        """Close the channel: ranks that still run, and can, end at once."""
+        """Close the channel, which ends ranks that still run at once, unless they are stopped."""
         self._channel.close()
 
     def assignment(
@@ -122,7 +123,7 @@ class Launch:
         own_process: bool = False,
         preemption_notice: str | None = None,
     ) -> Assignment:
-        """What every rank needs to take part in this run."""
+        """The data that every rank needs to take part in this run."""
         channel, rendezvous = self._addresses
         return Assignment(
             function,
@@ -140,9 +141,9 @@ class Launch:
     def follow(self, workers: Workers, on_message: OnMessage | None) -> list[Any]:
         """Start the workers and return the ranks' results in order.
 
-        Raises :class:`RankError` with the first cause first, and :class:`RunCancelledError`. An interrupt asks the
-        ranks to stop, and waits a little for them; whatever else ends this early (an error in ``on_message``, a second
-        interrupt) cancels them at once.
+        Raises :class:`RankError`, with the first cause first, and :class:`RunCancelledError`. An interrupt asks the
+        ranks to stop, and waits some seconds for them. Anything else that ends this early (an error in ``on_message``,
+        a second interrupt) cancels them at once.
         """
         self._watchdog = Watchdog(self.num_ranks, self._timeouts)
         with plain_interrupts():
@@ -162,11 +163,11 @@ class Launch:
         if self._failures or finished.error is not None:
             raise self._error(finished, workers)
         outcomes = sorted(finished.outcomes, key=lambda outcome: outcome.rank)
-        # Each result was pickled by this run's own rank and came back the way Spark's own results do.
+        # Unpickling is safe here: each result comes from a rank of this run, through Spark's own results.
         return [pickle.loads(outcome.result or b"") for outcome in outcomes]
 
     def _follow(self, workers: Workers, on_message: OnMessage | None, deadline: float | None = None) -> StageEnd:
-        """Take in what happens until all have ended, or until the ranks that are left have to be cancelled."""
+        """Handle events until all ranks have ended, or until the remaining ones have to be cancelled."""
         finished: StageEnd | None = None
         while finished is None or self._watchdog.anyone_open:
             for event in self._next_events():
@@ -194,7 +195,7 @@ class Launch:
         return self._watchdog.verdict(queued=not self._watchdog.anyone_came and workers.queued())
 
     def _next_events(self) -> Iterator[Event | StageEnd]:
-        """What has happened by now; waits a little if nothing has."""
+        """The events so far; waits up to ``POLL_SECONDS`` if there are none."""
         try:
             yield self.events.get(timeout=POLL_SECONDS)
             for _ in range(self.events.qsize()):
@@ -222,7 +223,7 @@ class Launch:
             names = ("type", "reason", "text", "follows", "step")
             self._failures.append(Failure(rank, **{name: body[name] for name in names}))
         elif topic == "gone" and known and all(failure.follows for failure in self._failures):
-            text = "its process ended without a word: killed, out of memory, or crashed in native code"
+            text = "its process ended without an error: killed, out of memory, or crashed in native code"
             self._failures.append(Failure(rank, PROCESS_DEATH, text, text, step=step))
 
     def _error(self, finished: StageEnd, workers: Workers) -> RankError | RunCancelledError:
@@ -230,7 +231,7 @@ class Launch:
         if finished.cancelled:
             return RunCancelledError(f"the run was cancelled from outside. {reason}")
         if not self._failures:
-            return RankError(f"{reason}\n\nthe ranks could not be started, or ended before they could say why")
+            return RankError(f"{reason}\n\nthe ranks could not be started, or ended before they could report an error")
         first, *others = sorted(self._failures, key=lambda failure: failure.follows)
         place = self._places.get(first.rank) or workers.place(first.rank, self._tasks.values())
         step = "" if first.step is None else f" at step {first.step}"

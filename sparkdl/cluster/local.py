@@ -1,4 +1,4 @@
-"""Run one function per rank in processes on the driver: no cluster, no Spark."""
+"""Runs one function per rank in processes on the driver, without a cluster or Spark."""
 
 import logging
 import os
@@ -27,8 +27,8 @@ __all__ = ["Processes", "main", "receive", "run_local", "send"]
 
 T = TypeVar("T")
 LOOPBACK, LOCALHOST = "127.0.0.1", "localhost"
-EXIT_SECONDS = 30.0  # how long processes may take to end (threads, exit handlers) when all functions have ended
-LENGTH = ">Q"  # of what follows, in bytes
+EXIT_SECONDS = 30.0  # how long processes may take to end (threads, exit handlers) after all functions have returned
+LENGTH = ">Q"  # the format of a message's length in bytes, which comes first
 
 logger = logging.getLogger("sparkdl")
 
@@ -45,8 +45,8 @@ def run_local(
 ) -> list[T]:
     """Call ``function(rank)`` in ``num_ranks`` new processes on the driver; return the results by rank.
 
-    Otherwise like :func:`~sparkdl.cluster.run_ranks`. Each process has an equal share of the cores, and the GPU of its
-    number if there is one.
+    Otherwise like :func:`~sparkdl.cluster.run_ranks`. Each process has an equal share of the cores, and the GPU with
+    its own number, if there is one.
     """
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
@@ -58,10 +58,10 @@ def run_local(
 
 
 class Processes(Workers):
-    """One process per rank. Its assignment comes through stdin, which stays open: its end is the driver's end.
+    """One process per rank. It gets its assignment through stdin, which stays open until the driver ends.
 
-    ``hosts`` says by rank which host it is on, and ``mains`` what a process of each host calls: :func:`main`, after it
-    has gone to the host if need be.
+    ``hosts`` is the host of each rank. ``mains`` is the function that processes of each host call: :func:`main`, after
+    moving to that host if necessary.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Processes(Workers):
         for host in self._hosts:
             self._processes.append(Fork(self._mains[host]))
         for rank, process in enumerate(self._processes):
-            with suppress(OSError):  # it has ended already: its code says why
+            with suppress(OSError):  # the process has already ended: its exit code shows why
                 send(process.stdin, pickle.dumps((self._assignment, rank, self._hosts)))
         threading.Thread(target=self._wait, name="sparkdl-local", daemon=True).start()
 
@@ -105,7 +105,7 @@ class Processes(Workers):
 
     @override
     def give_up(self, task: int) -> None:
-        """All ranks are on the driver's host, and end with it."""
+        """Does nothing: all ranks are on the driver's host."""
 
     def _wait(self) -> None:
         outcomes, errors = [], []
@@ -118,15 +118,15 @@ class Processes(Workers):
         for process, outcome in zip(self._processes, outcomes, strict=True):
             ending = _ending(process, deadline)
             if process.returncode and outcome.result:
-                logger.warning("rank %d has returned its result; then its process %s", outcome.rank, ending)
+                logger.warning("rank %d returned its result, and then its process %s", outcome.rank, ending)
             elif process.returncode:
                 errors.append(f"the process of rank {outcome.rank} {ending}")
         self._events.put(StageEnd(outcomes, ", ".join(errors) or None))
 
 
 def main(result_fd: int) -> None:
-    """Be one rank: read the assignment from stdin, write the result to a pipe. Runs on a rank."""
-    os.set_inheritable(result_fd, False)  # what the function starts may outlive it, and shall not hold the pipe open
+    """Run one rank: read the assignment from stdin, and write the result to a pipe. Runs on a rank."""
+    os.set_inheritable(result_fd, False)  # processes that the function starts must not hold the pipe open
     assignment, rank, hosts = pickle.loads(receive(sys.stdin.buffer) or b"")
     place = place_of(rank, hosts)
     outcome = run_rank(
@@ -137,24 +137,24 @@ def main(result_fd: int) -> None:
 
 
 def _ending(process: Fork, deadline: float) -> str:
-    """How a process ends that has no more to do; one that is still there at the deadline is killed."""
+    """How a process ended whose function has returned. If it still runs at the deadline, it is killed."""
     try:
         code = process.wait(max(deadline - time.monotonic(), 0))
     except TimeoutError:
         process.kill()
         process.wait()
-        return f"was killed, because something, such as a thread that is no daemon, kept it for {EXIT_SECONDS:g} s"
+        return f"was killed, because it did not end within {EXIT_SECONDS:g} s: it may have a non-daemon thread"
     return f"ended with code {code}"
 
 
 def send(stream: IO[bytes], content: bytes) -> None:
-    """Write what :func:`receive` reads."""
+    """Write a message for :func:`receive`."""
     stream.write(struct.pack(LENGTH, len(content)) + content)
     stream.flush()
 
 
 def receive(stream: IO[bytes]) -> bytes | None:
-    """What was sent; None when it was nothing, or when the sender ended before all of it was there."""
+    """The next message; None if it is empty, or if the sender ended before it was complete."""
     head = stream.read(struct.calcsize(LENGTH))
     (length,) = struct.unpack(LENGTH, head) if len(head) == struct.calcsize(LENGTH) else (0,)
     content = stream.read(length)

@@ -1,4 +1,4 @@
-"""What a rank prints: caught at the file descriptors on the rank, printed with the rank in front on the driver."""
+"""The output of ranks: captured at the file descriptors of a rank, and printed on the driver with the rank in front."""
 
 import codecs
 import os
@@ -19,8 +19,8 @@ CHUNK_BYTES = 1 << 16  # a line longer than this is split; escaped as JSON, it s
 def captured_output(send: Callable[[list[str]], None]) -> Iterator[None]:
     """Hand every line that this process writes to stdout or stderr to ``send``, in order. Runs on a rank.
 
-    The file descriptors are redirected, so that native libraries and child processes are heard too. On leaving, all
-    that was written before has been sent.
+    The file descriptors are redirected, so that output of native libraries and child processes is captured, too. When
+    the context ends, everything that was written in it has been sent.
     """
     end = b"\0" + secrets.token_hex(16).encode() + b"\n"
     read_fd, write_fd = os.pipe()
@@ -38,7 +38,7 @@ def captured_output(send: Callable[[list[str]], None]) -> Iterator[None]:
         for fd, copy in saved:
             os.dup2(copy, fd)
             os.close(copy)
-        os.write(write_fd, end)  # a child process may hold the pipe open: its end is marked, not waited for
+        os.write(write_fd, end)  # a child process may hold the pipe open, so this marks the end of the output
         os.close(write_fd)
         reader.join()
         os.close(read_fd)
@@ -46,12 +46,12 @@ def captured_output(send: Callable[[list[str]], None]) -> Iterator[None]:
 
 @contextmanager
 def own_streams() -> Iterator[None]:
-    """Let a function have ``sys.stdout`` and ``sys.stderr`` for itself. Runs on a rank.
+    """Give a function its own ``sys.stdout`` and ``sys.stderr``. Runs on a rank.
 
-    Whatever it does to them (replaces, wraps, closes), what was there is there again for the process's next run.
+    Whatever the function does to them (replace, wrap, close), the previous ones are restored for the next run.
     """
     before = sys.stdout, sys.stderr
-    own = [  # held on to here: a stream that nobody has closes its buffer, which the function may have wrapped anew
+    own = [  # kept: a stream that is garbage-collected closes its buffer, which the function may have wrapped
         os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
     ]
     sys.stdout, sys.stderr = own
@@ -68,7 +68,7 @@ def print_lines(rank: int, lines: Sequence[str]) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print on the driver's stdout, above a progress bar if there is one; what its encoding lacks is escaped."""
+    """Print on the driver's stdout, above any progress bar. Characters that cannot be encoded are escaped."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     tqdm.write(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stdout)
     sys.stdout.flush()
@@ -84,7 +84,7 @@ def _forward(read_fd: int, end: bytes, send: Callable[[list[str]], None]) -> Non
         ended = end in pending
         if ended:
             ready, pending = pending[: pending.index(end)], b""
-        else:  # the end may have arrived in part
+        else:  # a part of the mark may have arrived
             keep = len(end) - 1 if b"\0" in pending[-len(end) :] else 0
             ready, pending = pending[: len(pending) - keep], pending[len(pending) - keep :]
         *lines, text = (text + decoder.decode(ready, final=ended)).split("\n")
@@ -96,5 +96,5 @@ def _forward(read_fd: int, end: bytes, send: Callable[[list[str]], None]) -> Non
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # it is the function's own: closed, or it cannot be flushed
+        with suppress(Exception):  # the function may have closed it, or replaced it by an object without flush
             stream.flush()

@@ -1,8 +1,9 @@
-"""The meeting place on rank 0's host, where executors cannot reach the client of a Spark Connect server.
+"""The meeting place on rank 0's host, for runs in which executors cannot reach the client of a Spark Connect server.
 
-xgboost.spark moved its tracker to a worker for the same reason. Ranks speak to it as they speak to a driver. The client
-has no way in but Spark, and what a task returns comes home when the task has ended: so what ranks say is kept here
-until one short task after another fetches it (:mod:`sparkdl.cluster.relay`), and what the client says comes with these.
+xgboost.spark moved its tracker to a worker for the same reason. To ranks, the meeting place looks like a driver. The
+client can only reach it through Spark tasks, whose results arrive when they end. So the messages of ranks are kept here
+until short tasks, one after another, fetch them (:mod:`sparkdl.cluster.relay`). The client's orders come with these
+tasks.
 """
 
 import http.client
@@ -22,24 +23,24 @@ from sparkdl.cluster.rendezvous import Rendezvous, RendezvousAddress
 __all__ = ["MeetingPlace", "fetch", "kept_reader", "order"]
 
 KEPT, ORDER = b"kept at the meeting place", b"order to the meeting place"
-"""What these frames are. They need no nonce: each run has its own secret, and orders may come again."""
-MAX_KEPT_BYTES = MAX_PAYLOAD_BYTES + 4096  # of what a rank said, and which rank it was
-MAX_FETCH_BYTES = 8 << 20  # at once
-FIRST_SECONDS = 60.0  # that the client's first word may take: Python may still have to start in the task that brings it
+"""The contexts of these frames. They need no nonce: each run has its own secret, and repeated orders are harmless."""
+MAX_KEPT_BYTES = MAX_PAYLOAD_BYTES + 4096  # of a rank's message with the rank
+MAX_FETCH_BYTES = 8 << 20  # of the messages that one task fetches
+FIRST_SECONDS = 60.0  # until the client's first order: Python may have to start first in the task that brings it
 LOOK_SECONDS = 0.5
 GIVEN_UP = (
-    "sparkdl: the client has not been heard of for {:g} s: it was killed, has lost its server, or Spark has no slot for"
-    " what it asks; this run's ranks end\n"
+    "sparkdl: the client has sent nothing for {:g} s: it was killed, has lost its server, or Spark has no slot for its"
+    " tasks; this run's ranks end\n"
 )
 FETCH_SECONDS = 10.0
 PAUSES = 0.1, 0.3, 1.0  # seconds
 
 
 class MeetingPlace:
-    """Channel, rendezvous, and what ranks have said, for as long as a run lasts. Runs on rank 0.
+    """Channel, rendezvous, and the messages of ranks, for the duration of a run. Runs on rank 0.
 
-    It ends when all ranks have left and the client knows all that they said, and earlier when the client ends it or is
-    not heard of for ``lease`` seconds: ranks that still run end with it, and rank 0's log says why.
+    It ends when all ranks have left and the client has all their messages. It ends earlier if the client orders it, or
+    sends nothing for ``lease`` seconds; then ranks that still run end, too, and rank 0's log has the reason.
     """
 
     def __init__(self, host: str, *, size: int, secret: bytes, token: str, lease: float) -> None:
@@ -47,11 +48,11 @@ class MeetingPlace:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._writer = FrameWriter(secret, KEPT, b"", max_bytes=MAX_KEPT_BYTES)
         self._kept: list[bytes] = []
-        self._known = 0  # how many frames the client has; they are kept no longer
+        self._known = 0  # the number of frames that the client has fetched; they are no longer kept
         self._open = set(range(size))
         self._heard, self._patience = time.monotonic(), max(FIRST_SECONDS, lease)
         self._ended = threading.Event()
-        self._log = os.dup(2)  # what a rank prints is soon caught for the client, who would not hear of its own end
+        self._log = os.dup(2)  # the executor's log: rank 0's own stderr will be captured for the client
         bind_address = socket.gethostbyname(host)
         self._channel = Channel(bind_address, size=size, secret=secret, events=self._events)
         self._rendezvous = Rendezvous(bind_address, host=host, token=token, exchange=self._exchange)
@@ -80,7 +81,7 @@ class MeetingPlace:
         self._channel.close()
 
     def _exchange(self, request: bytes) -> bytes:
-        """Obey the client; what it does not know yet. Raises ValueError for an order that is not authentic."""
+        """Obey the client's order, and return the messages that it lacks. Raises ValueError if it is not authentic."""
         ((_, wanted),) = FrameReader(self._secret, ORDER, b"").feed(request)
         self._heard, self._patience = time.monotonic(), self._lease
         del self._kept[: max(wanted["known"] - self._known, 0)]
@@ -107,20 +108,20 @@ class MeetingPlace:
 
 
 def order(secret: bytes, *, known: int, stop: bool, end: bool) -> bytes:
-    """What a fetch brings: how many frames the client knows, whether ranks shall stop, or end. Runs on the driver."""
+    """The order of a fetch: how many frames the client has, whether ranks shall stop, or end. Runs on the driver."""
     return FrameWriter(secret, ORDER, b"").pack("fetch", {"known": known, "stop": stop, "end": end})
 
 
 def kept_reader(secret: bytes) -> FrameReader:
-    """Reads all that a run's fetches bring, in order: a topic, and who said it. Runs on the driver."""
+    """A reader for the messages that a run's fetches return, in order. Runs on the driver."""
     reader = FrameReader(secret, KEPT, b"")
     reader.max_bytes = MAX_KEPT_BYTES
     return reader
 
 
 def fetch(address: RendezvousAddress, request: bytes) -> bytes | None:
-    """Bring an order, and what has been said since the last one; None if nobody is there any more. Runs in a task."""
-    for pause in PAUSES:  # connections of strangers may have pushed this one out
+    """Deliver an order, and return the new messages; None if the meeting place has ended. Runs in a task."""
+    for pause in PAUSES:  # retries: unauthenticated connections may have displaced this one
         connection = http.client.HTTPConnection(address.address, address.port, timeout=FETCH_SECONDS)
         try:
             connection.request("POST", f"/{address.token}", body=request)

@@ -1,9 +1,9 @@
-"""The program's own modules on ranks: files beside the script or the notebook, which executors have not.
+"""Ships the program's own modules to ranks: files beside the script or the notebook, which executors lack.
 
-Ranks get the sources of the modules that a pickled function names, and of those that these import, as part of the
-function's own payload: so the same holds for embedded Spark, clusters and Spark Connect, nothing is written to an
-executor's disk, and classes are imported there as they are here. They are there for one call: a Python worker that
-Spark uses again gets those of the next call.
+Ranks get the sources of the modules that a pickled function refers to, and of all that these import, in the same
+payload as the function. This works alike on embedded Spark, clusters and Spark Connect, writes nothing to executors'
+disks, and imports classes under the same names as on the driver. The modules exist for one call only: a Python worker
+that Spark reuses gets those of the next call.
 """
 
 import ast
@@ -27,7 +27,7 @@ from sparkdl.program import is_the_programs, program_folders
 
 __all__ = ["ModuleSource", "importable", "imports_of", "sources_for"]
 
-MAX_WORD = 500  # characters; a longer text is no name
+MAX_WORD = 500  # characters; a longer text is not a name
 NOT_OURS_TO_SEND = {*sys.stdlib_module_names, "sparkdl", "pyspark", "py4j"}
 
 
@@ -36,29 +36,29 @@ class ModuleSource(NamedTuple):
 
     text: str
     file: str
-    """Where the driver has it, as tracebacks show."""
+    """Its path on the driver, for tracebacks."""
     is_package: bool
 
 
 def sources_for(pickled: bytes) -> dict[str, ModuleSource]:
-    """The program's modules that unpickling and calling may import, by name, also where a setting names them.
+    """The program's own modules that unpickling and calling may import, by name. Runs on the driver.
 
-    Runs on the driver. A module is the program's when its source lies below one of :func:`program_folders`, and is
-    neither installed nor a part of Python. What a function imports while it runs is among them, what it calculates the
-    name of is not.
+    A module is the program's own if its source is below one of :func:`program_folders`, and is neither installed nor a
+    part of Python. Included are modules that settings name, and those that a function imports when it runs, but not
+    those whose names it computes.
     """
     found: dict[str, ModuleSource] = {}
     words = {str(text) for _, text, _ in pickletools.genops(pickled) if isinstance(text, str)}
     names = {word.partition(":")[0] for word in words if len(word) < MAX_WORD}
     beside = {entry.name.partition(".")[0] for folder in program_folders() for entry in folder.iterdir()}
     _collect({name for name in names if name.partition(".")[0] in {*beside, *sys.modules}}, found)
-    # `from package import module` inside a function leaves two words of it
+    # `from package import module` inside a function appears as two words in its pickle
     _collect({f"{package}.{name}" for package in [*found] if found[package].is_package for name in names}, found)
     return found
 
 
 def _collect(names: Iterable[str], found: dict[str, ModuleSource]) -> None:
-    """Add modules of these names, the packages that they are in, and what all of them import."""
+    """Add the modules of these names, their packages, and all modules that these import."""
     open_names = set(names)
     while open_names:
         name = open_names.pop()
@@ -72,23 +72,23 @@ def _collect(names: Iterable[str], found: dict[str, ModuleSource]) -> None:
 
 
 def _read(name: str) -> ModuleSource | None:
-    """The source of a module of the program; None for any other module, and for what is none."""
+    """The source of one of the program's own modules; None for other modules, and if there is no such module."""
     if name.partition(".")[0] in NOT_OURS_TO_SEND:
         return None
     for path in _places(name):
-        if path.is_dir():  # a package without a file of its own
+        if path.is_dir():  # a package without __init__.py
             return ModuleSource("", str(path / "__init__.py"), is_package=True)
         if is_the_programs(path):
             try:
                 text = importlib.util.decode_source(path.read_bytes())
             except (OSError, SyntaxError, UnicodeDecodeError):
-                return None  # whoever imports it here is told
+                return None  # importing it on the driver raises the error
             return ModuleSource(text, str(path), is_package=path.name == "__init__.py")
     return None
 
 
 def _places(name: str) -> Iterator[Path]:
-    """Where a module may lie: where it was imported from, else below the folders that are searched for modules."""
+    """The possible paths of a module: where it was imported from, else below the folders of the import path."""
     module = sys.modules.get(name)
     if module is not None:
         file = getattr(module, "__file__", None)
@@ -100,7 +100,7 @@ def _places(name: str) -> Iterator[Path]:
         return
     searched = {Path(entry or ".").absolute() for entry in sys.path}
     top, *below = name.split(".")
-    if top in sys.modules and not _read(top):  # another module has the name
+    if top in sys.modules and not _read(top):  # another module has this name
         return
     for folder in program_folders():
         path = folder.joinpath(top, *below)
@@ -109,12 +109,12 @@ def _places(name: str) -> Iterator[Path]:
 
 
 def imports_of(text: str, *, package: str) -> set[str]:
-    """The names of what a module imports, anywhere in it; of ``from a import b`` both that may be modules."""
+    """The names that a module imports, anywhere in it. For ``from a import b``, both ``a`` and ``a.b``."""
     names: set[str] = set()
     try:
         tree = ast.parse(text)
     except SyntaxError:
-        return names  # whoever imports it here is told
+        return names  # importing it on the driver raises the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {each.name for each in node.names}
@@ -127,9 +127,9 @@ def imports_of(text: str, *, package: str) -> set[str]:
 
 @contextmanager
 def importable(sources: Mapping[str, ModuleSource]) -> Iterator[None]:
-    """While this lasts, these modules can be imported, before any other of their names. Runs on a rank or in a task.
+    """Within this context, these modules can be imported, and hide others of their names. Runs on a rank or in a task.
 
-    Several threads may enter with the same sources: they share the modules, and the last one takes them away.
+    Several threads may enter with the same sources: they share the modules, and the last one to leave removes them.
     """
     with _entering:
         entered = next((each for each in _entered if each.sources == sources), None)
@@ -152,12 +152,12 @@ def importable(sources: Mapping[str, ModuleSource]) -> Iterator[None]:
 
 @dataclass(eq=False)
 class _Entered:
-    """Modules that can be imported now."""
+    """The modules that can be imported within the current context."""
 
     sources: Mapping[str, ModuleSource]
     finder: "_Finder"
     before: dict[str, ModuleType]
-    """What had their names."""
+    """The modules that had their names before."""
     users: int = 0
 
 
@@ -166,13 +166,13 @@ _entered: list[_Entered] = []
 
 
 def _taken(sources: Mapping[str, ModuleSource]) -> dict[str, ModuleType]:
-    """The modules of these names, and what is in them, which are imported anew from now on."""
+    """Remove the modules of these names and their submodules from ``sys.modules``, and return them."""
     tops = {name.partition(".")[0] for name in sources}
     return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in tops}
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
-    """Finds and loads modules whose source it has."""
+    """Finds and loads modules from sources in memory."""
 
     def __init__(self, sources: Mapping[str, ModuleSource]) -> None:
         self._sources = sources

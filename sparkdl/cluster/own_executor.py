@@ -1,4 +1,4 @@
-"""The executor that a rank runs in, as the rank sees it: a stopped one brings no result home. Runs on a rank."""
+"""The executor in which a rank runs, seen from the rank. A stopped executor returns no results. Runs on a rank."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,11 +9,11 @@ __all__ = ["end_stopped", "is_stopped", "own_executor"]
 
 
 def own_executor() -> Sequence[psutil.Process]:
-    """The JVM that runs this process, and before it what forked this process: daemon, worker. Empty without Spark.
+    """The ancestors of this process up to the executor's JVM: the worker, the daemon, the JVM. Empty without Spark.
 
     Between a rank and its worker, there may be two more processes (:mod:`~sparkdl.forks`).
     """
-    with suppress(psutil.Error):  # a parent that ends meanwhile is none
+    with suppress(psutil.Error):  # a parent has ended meanwhile
         parents: list[psutil.Process] = psutil.Process().parents()[:5]
         for place, process in enumerate(parents):
             if process.name() == "java":
@@ -22,16 +22,16 @@ def own_executor() -> Sequence[psutil.Process]:
 
 
 def is_stopped(executor: Sequence[psutil.Process]) -> bool:
-    """Whether somebody has sent one of its processes SIGSTOP, and nobody SIGCONT."""
+    """Whether one of these processes is stopped: it has received SIGSTOP, and no SIGCONT."""
     return any(map(_is_stopped, executor))
 
 
 def end_stopped(executor: Sequence[psutil.Process]) -> None:
-    """Kill what is stopped, so that Spark replaces it at once.
+    """Kill the processes that are stopped, so that Spark replaces the executor at once.
 
-    It does not hear that it shall end: Spark's own worker asks a JVM to, and kills it ten seconds later; a daemon ends
-    when its JVM does, if it can. Without this a stopped JVM outlived its silence by up to 15.7 s (``executors.py`` was
-    alone with it), and with it by 1.6.
+    Stopped processes do not react to requests to end. Spark's worker node asks a JVM to end, and kills it ten seconds
+    later; a daemon ends after its JVM. With ``executors.py`` alone, a stopped JVM lived up to 15.7 s beyond its
+    timeout; with this function, 1.6 s.
     """
     for process in filter(_is_stopped, executor):
         with suppress(psutil.Error):
@@ -39,7 +39,7 @@ def end_stopped(executor: Sequence[psutil.Process]) -> None:
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    """Whether executors' workers are forked from it, and not a driver whose JVM has started it."""
+    """Whether this is the daemon from which an executor's workers are forked, not a driver started by a JVM."""
     return any(part.endswith(".daemon") for part in process.cmdline())
 
 

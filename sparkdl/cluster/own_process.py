@@ -1,7 +1,7 @@
-"""A rank in a process of its own: a fork of Spark's Python worker, which stays as it was. Runs in a rank's task.
+"""Runs a rank in its own process, a fork of Spark's Python worker, which stays unchanged. Runs in a rank's task.
 
-What a program leaves behind (state that libraries keep for all of a process, threads, a CUDA context, processes that it
-has started) ends with it, and the worker is there for the next run.
+Everything that a program leaves behind (process-wide state of libraries, threads, a CUDA context, child processes) ends
+with the fork, and the worker can be reused.
 """
 
 import ctypes
@@ -24,17 +24,17 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def can_fork() -> bool:
-    """Whether a fork of this process can compute: it has no threads but Python's, such as those of OpenMP or CUDA.
+    """Whether a fork of this process can compute: only if all threads are Python's, and none of OpenMP or CUDA.
 
-    A fork has none of them, and waits for them for ever.
+    A fork does not inherit threads, and would wait for them forever.
     """
     return bool(psutil.Process().num_threads() <= threading.active_count())
 
 
 def run_in_fork(run: Callable[[], RankResult]) -> RankResult:
-    """What ``run`` returns or raises in a new process, which ends with it, and with this process.
+    """Call ``run`` in a new process, and return or raise the same. The new process ends afterwards, or with this one.
 
-    Ends this process, too, where the new one is killed: Spark sees that as it sees any other worker's death.
+    If the new process is killed, this process ends, too, so that Spark treats it as the death of a worker.
     """
     result, worker = os.memfd_create("sparkdl-result"), os.getpid()
     pid = os.fork()
@@ -45,13 +45,13 @@ def run_in_fork(run: Callable[[], RankResult]) -> RankResult:
             os._exit(1)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)  # what the program has started
+        os.killpg(pid, signal.SIGKILL)  # also processes that the program has started
     _, status = os.waitpid(pid, 0)
     with os.fdopen(result, "rb") as file:
         if status:
             os._exit(1)
         file.seek(0)
-        outcome, error = pickle.load(file)  # written by our own fork
+        outcome, error = pickle.load(file)  # safe: written by our own fork
     if error is not None:
         raise error
     return RankResult(*outcome)

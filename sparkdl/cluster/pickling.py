@@ -1,4 +1,4 @@
-"""Pickle the user's function for the ranks, or say which part of it cannot be pickled, and unpickle it there."""
+"""Pickles the user's function for ranks, with an error that names a part that cannot be pickled, and unpickles it."""
 
 import functools
 import inspect
@@ -15,13 +15,13 @@ from sparkdl.program import program_folders
 
 __all__ = ["pickle_function", "unpickled_function"]
 
-MAX_DEPTH = 4  # how deep the culprit is searched for; below, the nearest owner is named
+MAX_DEPTH = 4  # how many levels deep the part that cannot be pickled is searched
 
 
 def pickle_function(function: Callable[..., Any]) -> bytes:
-    """The function with all that it refers to, and the program's own modules among it, for :func:`unpickled_function`.
+    """The pickled function with everything that it refers to and the program's own modules. Runs on the driver.
 
-    Runs on the driver. Raises :class:`ConfigError`, which names the part that cannot travel.
+    :func:`unpickled_function` is the inverse. Raises :class:`ConfigError`, which names a part that cannot be pickled.
     """
     try:
         pickled: bytes = cloudpickle.dumps(function)
@@ -31,13 +31,13 @@ def pickle_function(function: Callable[..., Any]) -> bytes:
         what = f"{path} (a {type(value).__module__}.{type(value).__qualname__})" if path else "it"
         raise ConfigError(
             f"cannot send the function {_name(function)!r} to the ranks: {what} cannot be pickled:"
-            f" {type(error).__name__}: {error}. Create it inside the function, or hand in plain values"
+            f" {type(error).__name__}: {error}. Create it inside the function, or pass plain values"
         ) from None
 
 
 @contextmanager
 def unpickled_function(content: bytes) -> Iterator[Callable[..., Any]]:
-    """The function, with what it imports for as long as this lasts. Runs on a rank or in a task.
+    """The function; within this context it can import the program's own modules. Runs on a rank or in a task.
 
     Raises ModuleNotFoundError for a module that is neither installed here nor the program's own.
     """
@@ -47,16 +47,16 @@ def unpickled_function(content: bytes) -> Iterator[Callable[..., Any]]:
             function = pickle.loads(pickled)
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
-                f"the function needs the module {error.name!r}, which is not installed where ranks run and did not come"
-                f" with it, since it is not below the program's folders on the driver ({', '.join(folders)}); install"
-                " it on the executors, or put it below one of them",
+                f"the function needs the module {error.name!r}, which is not installed where ranks run, and was not"
+                f" shipped because it is not below the program's folders on the driver ({', '.join(folders)}); install"
+                " it on the executors, or put it into one of these folders",
                 name=error.name,
             ) from None
         yield function
 
 
 def _culprit(owner: Any, depth: int) -> tuple[str, Any]:
-    """The path to the deepest part that cannot be pickled on its own; an empty path when it is the owner itself."""
+    """The deepest part that cannot be pickled, with its path; the path is empty if it is the owner itself."""
     for name, part in _parts(owner):
         if depth and not _can_be_pickled(part):
             below, value = _culprit(part, depth - 1)
@@ -65,7 +65,7 @@ def _culprit(owner: Any, depth: int) -> tuple[str, Any]:
 
 
 def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
-    """What an object takes along when it is pickled, by name."""
+    """The parts of an object that are pickled with it, by name."""
     if isinstance(owner, functools.partial):
         yield from [(_name(owner.func), owner.func), *enumerate(owner.args), *owner.keywords.items()]  # type: ignore[misc]
     elif inspect.ismethod(owner):

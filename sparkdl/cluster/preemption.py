@@ -1,4 +1,4 @@
-"""The notice that a host is about to be taken away, as clouds give it. Runs on a rank."""
+"""Notices of clouds that they are about to take a host away (preemption). Runs on a rank."""
 
 import json
 import threading
@@ -12,16 +12,16 @@ from sparkdl.cluster.sender import Sender
 
 __all__ = ["NoticeWatch", "is_preempted"]
 
-LOOK_SECONDS = 1.0  # the shortest notice, Google's, is of 30 s
+LOOK_SECONDS = 1.0  # between two checks; the shortest notice period, Google's, is 30 s
 ANSWER_SECONDS = 2.0
 METADATA = "http://169.254.169.254"
-"""Where each of the clouds tells a host about itself."""
+"""The address of the metadata server in all three clouds."""
 
 
 class NoticeWatch:
-    """Looks for the notice every second, from a thread of its own, and tells the driver once.
+    """Checks for a notice every second, in a separate thread, and reports it to the driver once.
 
-    ``notice`` is what the settings call ``cluster.preemption_notice``.
+    ``notice`` is the setting ``cluster.preemption_notice``.
     """
 
     def __init__(self, notice: str, rank: int, sender: Sender) -> None:
@@ -46,21 +46,21 @@ class NoticeWatch:
             except (OSError, ValueError) as error:
                 if not complained:
                     complained = True
-                    text = f"rank {self._rank} cannot find out whether its host is about to be taken away"
+                    text = f"rank {self._rank} cannot check whether its host is about to be taken away"
                     self._tell(f"{text} (cluster.preemption_notice: {self._notice}): {error}")
 
     def _tell(self, text: str) -> None:
         try:
             self._sender.send("print", {"text": text + "\n"})
         except OSError:
-            self._ended.set()  # the driver is gone
+            self._ended.set()  # the driver has ended
 
 
 def is_preempted(notice: str) -> bool:
-    """Whether a cloud, by its name, has announced that it takes this host away, or there is a file of that path.
+    """Whether the cloud of this name has announced that it takes this host away; or whether this file exists.
 
-    Raises :class:`OSError` when the cloud's metadata server does not answer, and :class:`ValueError` for an answer that
-    is none.
+    Raises :class:`OSError` if the cloud's metadata server does not answer, and :class:`ValueError` for an invalid
+    answer.
     """
     look = _CLOUDS.get(notice)
     return look() if look else Path(notice).exists()
@@ -72,7 +72,7 @@ def _by_aws() -> bool:
     try:
         _asked("/latest/meta-data/spot/instance-action", {"X-aws-ec2-metadata-token": token})
     except HTTPError as error:
-        if error.code == 404:  # nothing is to happen to it
+        if error.code == 404:  # no action is planned for this host
             return False
         raise
     return True

@@ -1,4 +1,4 @@
-"""What a rank is, and how one runs the user's function. Runs on a rank."""
+"""A rank, and how it runs the user's function. Runs on a rank."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ _current: "Rank | None" = None
 
 @dataclass(frozen=True)
 class Rank:
-    """One of the processes of a run: its place, its device, and its line to the driver."""
+    """One of the processes of a run: its place, its device, and its connection to the driver."""
 
     rank: int
     size: int
@@ -36,34 +36,34 @@ class Rank:
     device: str
     """``cpu`` or ``cuda:i``."""
     threads: int
-    """Its share of the host's cores."""
+    """The number of threads for this rank: its share of the host's cores."""
     _sender: Sender = field(repr=False, compare=False)
     _heartbeat: Heartbeat = field(repr=False, compare=False)
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the driver wants all ranks to come to an end in order.
+        """Whether the driver has requested that all ranks stop in order.
 
-        Ranks may see it at different steps, so that they have to agree on the last one.
+        Ranks may see the request at different steps, so they have to agree on the last step.
         """
         return self._sender.stop_requested
 
     def beat(self, step: int | None = None) -> None:
-        """Say that this rank makes progress, and at which step it is; see :class:`Timeouts`."""
+        """Report that this rank makes progress, and its step; see :class:`Timeouts`."""
         self._heartbeat.beat(step)
 
     def send(self, kind: str, **payload: Any) -> None:
-        """Send what JSON can hold (at most 1 MiB) to the driver's ``on_message``, as ``{"kind": kind, **payload}``."""
+        """Send ``{"kind": kind, **payload}`` as JSON (at most 1 MiB) to the driver's ``on_message``."""
         self._sender.send("message", {"kind": kind, **payload})
 
     def log(self, text: str) -> None:
-        """Print a text on the driver, without the rank in front and whatever the log verbosity."""
+        """Print a text on the driver, without the rank in front, and regardless of the log verbosity."""
         self._sender.send("print", {"text": text})
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the driver hands to every rank of a run; it travels inside Spark's task, or through a pipe."""
+    """The data that the driver passes to every rank of a run, inside Spark's task or through a pipe."""
 
     function: bytes = field(repr=False)
     """The pickled function of a :class:`Rank`."""
@@ -71,36 +71,36 @@ class Assignment:
     rendezvous: RendezvousAddress = field(repr=False)
     secret: bytes = field(repr=False)
     backend: LaunchBackend | None
-    """By which library ranks exchange tensors, if they do."""
+    """The library by which ranks exchange tensors; None if they do not."""
     capture_output: bool
     lease: float
-    """Where ranks meet on rank 0's host: after how many seconds without the client they end."""
+    """If ranks meet on rank 0's host: they end after so many seconds without the client."""
     stack_after: float | None = None
-    """After how many seconds without progress a rank says where its stack is."""
+    """A rank sends its stack to the driver after so many seconds without progress."""
     own_process: bool = False
-    """Whether nothing that the function leaves in its process may be met by another run."""
+    """Whether the rank runs in its own process, so that nothing that the function leaves behind affects another run."""
     preemption_notice: str | None = None
-    """Where ranks find out that their host is about to be taken away; see ``cluster.preemption_notice``."""
+    """The source of notices that a host is about to be taken away; see ``cluster.preemption_notice``."""
 
 
 @dataclass(frozen=True)
 class RankResult:
-    """How a rank ended: its pickled result, or None when it failed (the driver has been told why by then)."""
+    """How a rank ended: its pickled result, or None if it failed; then it has reported its error to the driver."""
 
     rank: int
     result: bytes | None
 
 
 def current_rank() -> Rank | None:
-    """The rank that this process is at the moment, None elsewhere."""
+    """The rank that this process currently is; None outside of a run."""
     return _current
 
 
 def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int) -> RankResult:
-    """Run the function as the rank at ``place``; leave the process as it was found.
+    """Run the function as the rank at ``place``, and restore the process's state afterwards.
 
-    The backend's environment is set before the function is unpickled. A failure is reported over the channel at once,
-    then the backend disconnects, so that ranks that wait for this one fail quickly too.
+    The backend's environment is set before the function is unpickled. A failure is reported over the channel at once;
+    then the backend disconnects, so that ranks that wait for this one fail quickly, too.
     """
     global _current
     hello: dict[str, Any] = {
@@ -148,7 +148,7 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process, and put back what was there; all its threads see them."""
+    """Within this context, these environment variables are set for the whole process."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -172,7 +172,7 @@ def _picklable(result: Any) -> bytes:
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
-    """A failure as the driver needs it. The traceback starts at the user's code, not at ours."""
+    """The fields of a failure for the driver. The traceback starts at the user's code."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -185,12 +185,12 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 
 
 def _full_name(kind: type[BaseException]) -> str:
-    """The name as a traceback shows it: with its module, unless it is one of Python's own."""
+    """The name as a traceback shows it: with its module, unless it is built in."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that led to it."""
+    """The error and its causes."""
     while error:
         yield error
         error = error.__cause__ or error.__context__

@@ -1,6 +1,6 @@
-"""The line to ranks that cannot reach the client: Spark tasks fetch what they say. Runs on the driver, but for them.
+"""The connection to ranks that cannot reach the client: Spark tasks fetch their messages. Runs on the driver.
 
-Where they say it is in :mod:`sparkdl.cluster.meeting_place`.
+The messages are kept in :mod:`sparkdl.cluster.meeting_place`.
 """
 
 import base64
@@ -21,16 +21,16 @@ from sparkdl.cluster.rendezvous import RendezvousAddress
 __all__ = ["Relay"]
 
 PAUSE_SECONDS = 0.5  # between two tasks
-CLOSE_SECONDS = 5.0  # how long the order to end may take
+CLOSE_SECONDS = 5.0  # the time for delivering the order to end
 GONE = "gone"
 
 logger = logging.getLogger("sparkdl")
 
 
 class Relay:
-    """Does for a launch what a :class:`~sparkdl.cluster.channel.Channel` does.
+    """Has the same interface to a launch as a :class:`~sparkdl.cluster.channel.Channel`.
 
-    Tasks need a slot: that of the stage's first task, which says where the meeting place is and ends.
+    The tasks need a slot. They use that of the stage's first task, which reports where the meeting place is and ends.
     """
 
     def __init__(self, spark: SparkSession, *, size: int) -> None:
@@ -42,37 +42,37 @@ class Relay:
         self._thread = threading.Thread(target=self._follow, name="sparkdl-relay", daemon=True)
 
     def open(self, *, secret: bytes, token: str, events: "queue.SimpleQueue[Any]") -> None:
-        """Take part in a run."""
+        """Start to take part in a run."""
         self._secret, self._token, self._events = secret, token, events
         self._reader = kept_reader(secret)
 
     def find(self, host: str, port: int) -> None:
-        """Begin to listen to the meeting place that has been found there."""
+        """Start to fetch messages from the meeting place at this address."""
         self._address = RendezvousAddress(host, port, self._token)
         if not self._closed:
             self._thread.start()
 
     def request_stop(self) -> None:
-        """Ask all ranks to come to an end."""
+        """Ask all ranks to stop."""
         if not self._stop_requested:
             self._stop_requested = True
             self._hurry.set()
 
     def close(self) -> None:
-        """End the meeting place; ranks that still run take it as the order to end at once."""
+        """End the meeting place. Ranks that still run end at once."""
         self._closed = True
         self._hurry.set()
-        with suppress(RuntimeError):  # there never was a meeting place
+        with suppress(RuntimeError):  # the thread was never started: no meeting place was found
             self._thread.join(CLOSE_SECONDS)
 
     def _follow(self) -> None:
         while True:
-            last = self._closed or not self._open  # that all have left is known, which the meeting place waits to hear
+            last = self._closed or not self._open  # the meeting place ends when it learns that all ranks have left
             try:
                 if not self._listen() or last:
                     return
-            except Exception as error:  # whoever is not heard for too long is given up by the watchdog
-                logger.debug("what ranks say could not be fetched: %s", error)
+            except Exception as error:  # if this continues, the watchdog declares the ranks silent
+                logger.debug("the messages of ranks could not be fetched: %s", error)
                 if self._closed:
                     return
             if self._open:
@@ -80,13 +80,13 @@ class Relay:
                 self._hurry.clear()
 
     def _listen(self) -> bool:
-        """Put into the run's events what ranks have said since the last time. False when nobody is there any more."""
+        """Fetch the new messages of ranks into the run's events. False if the meeting place has ended."""
         said = order(self._secret, known=self._known, stop=self._stop_requested, end=self._closed)
         with IndependentTasks(self._spark) as tasks:
             fetching = partial(_fetched, self._address, said)
-            (line,) = tasks.submit(fetching, description="sparkdl: what ranks say").result()
+            (line,) = tasks.submit(fetching, description="sparkdl: messages of ranks").result()
         if line == GONE:
-            if 0 in self._open:  # with it the meeting place has gone
+            if 0 in self._open:  # rank 0 has ended, and the meeting place with it
                 self._events.put(Event(0, "gone", {}))
             return False
         for topic, heard in self._reader.feed(base64.b64decode(line)):

@@ -1,4 +1,4 @@
-"""How the ranks of a run find each other: where each one is, and the server on the driver where they meet."""
+"""How the ranks of a run find each other: the place of each rank, and a server on the driver for their addresses."""
 
 import asyncio
 import hmac
@@ -22,30 +22,30 @@ __all__ = [
 
 MAX_ENTRY_BYTES = 1 << 20  # Gloo's entries are addresses, about 100 bytes per peer
 MAX_HEAD_BYTES = 1 << 13  # of a request, without its body
-MAX_STRANGERS = 64  # connections that have not shown the token yet
-REQUEST_SECONDS = 10.0  # for all of a request and its answer
+MAX_STRANGERS = 64  # connections that are not authenticated by the token yet
+REQUEST_SECONDS = 10.0  # for a whole request with its answer
 LENGTH = "content-length"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is among the others, in Horovod's words."""
+    """The place of a rank among the others, in Horovod's terms."""
 
     rank: int
     size: int
     local_rank: int
-    """Its number among the ranks of its host."""
+    """The rank's number among the ranks of its host."""
     local_size: int
     cross_rank: int
-    """Its host's number among the hosts that have a rank with the same local rank."""
+    """The number of its host among the hosts that have a rank with the same local rank."""
     cross_size: int
     host: str
     task: int
-    """The number of Spark's task that it runs in; its own where there is none."""
+    """The number of the Spark task that runs it; without Spark, the rank's own number."""
 
 
 def place_of(rank: int, hosts: Sequence[str]) -> Place:
-    """The place of ``rank`` when ``hosts[r]`` is where rank ``r`` runs. Every rank computes the same; nobody asks."""
+    """The place of ``rank``, if rank ``r`` runs on ``hosts[r]``. Every rank computes the same without communication."""
     host = hosts[rank]
     local = [r for r, other in enumerate(hosts) if other == host]
     local_rank = local.index(rank)
@@ -55,11 +55,11 @@ def place_of(rank: int, hosts: Sequence[str]) -> Place:
 
 
 def order_by_host(hosts: Sequence[str]) -> list[int]:
-    """The tasks of a stage in the order of their ranks: those of a host follow each other.
+    """The tasks of a stage in the order of their ranks: the tasks of a host are consecutive.
 
-    Spark deals tasks out to executors in turn. Were ranks numbered like tasks, a ring all-reduce would send every
-    message to another host; so, it leaves each host once. Hosts stand in the order of their first task, so that task 0
-    always has rank 0. ``hosts[i]`` is where task ``i`` runs.
+    Spark assigns tasks to executors round-robin. If ranks were numbered like tasks, a ring all-reduce would send every
+    message to another host; with this order, only one message per host and step leaves it. Hosts are ordered by their
+    first task, so that task 0 always has rank 0. ``hosts[i]`` is the host of task ``i``.
     """
     number = {host: place for place, host in enumerate(dict.fromkeys(hosts))}
     return sorted(range(len(hosts)), key=lambda task: number[hosts[task]])
@@ -67,7 +67,7 @@ def order_by_host(hosts: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True)
 class RendezvousAddress:
-    """What a rank must know to meet the others; ``token`` proves that it belongs to the run."""
+    """The address at which ranks meet; ``token`` proves that a rank belongs to the run."""
 
     host: str
     port: int
@@ -80,7 +80,7 @@ class RendezvousAddress:
 
     @property
     def interface(self) -> str:
-        """The network interface of this rank from which the driver is reached."""
+        """The network interface through which this rank reaches the driver."""
         return interface_towards(self.host)
 
     @property
@@ -99,19 +99,19 @@ def interface_towards(host: str) -> str:
 
 
 def own_address(host: str) -> str:
-    """The IPv4 address of this machine on the way to ``host``."""
+    """The IPv4 address of this machine on the route to ``host``."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # UDP: picks a route, sends nothing
         return str(probe.getsockname()[0])
 
 
 class Rendezvous:
-    """Where ranks leave their addresses for each other: a small HTTP server. Runs on the driver, during a run.
+    """A small HTTP server at which ranks leave their addresses for each other. Runs on the driver, during a run.
 
-    Requests are those that Horovod's Gloo makes. Horovod's own server listens on every interface, answers anybody, and
-    starts a thread for each connection. This one listens on one address, answers requests that carry the token, holds
-    few connections open, and none for long. What is posted gets the answer of ``exchange``, which raises ValueError for
-    what it does not take.
+    It answers the requests of Horovod's Gloo. Horovod's own server listens on every interface, answers anybody, and
+    starts a thread per connection. This server listens on one address, answers only requests with the token, and keeps
+    few connections open, none of them for long. POST requests are answered by ``exchange``, which raises ValueError for
+    a body that it does not accept.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Rendezvous:
         self._thread.join()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # it ends what is still open
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels the tasks of open connections
             runner.run(self._serve())
 
     async def _serve(self) -> None:
@@ -153,13 +153,13 @@ class Rendezvous:
                 writer.write(body)
                 await writer.drain()
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
-            pass  # too slow, too long, cut off, or not HTTP: whoever it is has to come again
+            pass  # too slow, too long, cut off, or not HTTP: the client has to connect again
         finally:
             self._strangers.pop(writer, None)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, bytes]:
-        """Status and body for a request to ``/token:0/scope/key``. Raises ValueError for what is not HTTP."""
+        """Status and body for a request to ``/token:0/scope/key``. Raises ValueError if the request is not HTTP."""
         request, *headers = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, path, _ = request.split(" ")
         token, _, key = path.removeprefix("/").partition("/")

@@ -18,41 +18,41 @@ GPUS_OF_TASK = "spark.task.resource.gpu.amount"
 
 
 def check_resources(resources: Resources, spark: SparkSession) -> None:
-    """Find out at once what Spark would find out late, or never.
+    """Check at once what Spark would only notice later, or never.
 
-    Raises :class:`~sparkdl.errors.ConfigError` where stages have no resources of their own, and
-    :class:`~sparkdl.errors.ClusterError` for what the executors' settings say that none has.
+    Raises :class:`~sparkdl.errors.ConfigError` if Spark does not support resources per stage, and
+    :class:`~sparkdl.errors.ClusterError` for resources that no executor has, according to its settings.
     """
     check_stage_resources(spark.version)
     if is_local(spark):
-        raise ConfigError("cluster.resources is for clusters: local Spark gives all tasks the same; leave it out")
+        raise ConfigError("cluster.resources is for clusters, but this Spark is local; remove it")
     cores = application_setting(spark, CORES, "")
     if (cores and int(cores) < (resources.cpus or 1)) or int(application_setting(spark, GPUS, "0")) < resources.gpus:
         raise no_executor_has(resources, spark)
 
 
 def no_executor_has(resources: Resources, spark: SparkSession) -> ClusterError:
-    """The error that names what is missing."""
+    """The error that names the missing resources."""
     gpus = "1 GPU" if resources.gpus == 1 else f"{resources.gpus} GPUs"
     wanted = [f"{resources.cpus} cores"] * bool(resources.cpus) + [gpus] * bool(resources.gpus)
     there = (f"{name}={application_setting(spark, name, default)}" for name, default in ((CORES, "all"), (GPUS, "0")))
     return ClusterError(
-        f"cluster.resources asks for {' and '.join(wanted)} a task, and no executor has that ({', '.join(there)});"
+        f"cluster.resources needs {' and '.join(wanted)} per task, but no executor has that ({', '.join(there)});"
         " lower it, or start the application with larger executors"
     )
 
 
 def ranks_of_task(resources: Resources | None, spark: SparkSession) -> int:
-    """How many ranks a task of a barrier stage has: one, or one for each of its GPUs."""
+    """The number of ranks per task of a barrier stage: one, or one per GPU of the task."""
     if resources is not None:
         return max(resources.gpus, 1)
     # Tasks may share a GPU (0.25). Local Spark has none to give.
     return 1 if is_local(spark) else max(int(float(application_setting(spark, GPUS_OF_TASK, "0"))), 1)
 
 
-@lru_cache(maxsize=4)  # Spark remembers each profile for as long as the application lasts
+@lru_cache(maxsize=4)  # reused, because Spark keeps every profile until the application ends
 def profile_of(resources: Resources, spark: SparkSession) -> ResourceProfile:
-    """What Spark gives each task of a stage.
+    """The resources that Spark gives to each task of a stage.
 
     See https://spark.apache.org/docs/latest/configuration.html#stage-level-scheduling-overview.
     """

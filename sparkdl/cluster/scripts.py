@@ -1,4 +1,4 @@
-"""A script of the user's own as a function for ranks, which have not its file. Made on the driver, called on ranks."""
+"""A user's script as a function for ranks, which lack its file. Made on the driver, called on ranks."""
 
 import importlib.util
 import linecache
@@ -15,17 +15,17 @@ __all__ = ["Script"]
 
 @dataclass(frozen=True)
 class Script:
-    """What ``python script.py`` would run. Called with its arguments, in a process that runs nothing after it."""
+    """Does the same as ``python script.py``. It is called with the script's arguments, once per process."""
 
     text: str = field(repr=False)
     file: str
-    """Where the driver has it, as tracebacks show."""
+    """Its path on the driver, for tracebacks."""
     imports: frozenset[str]
-    """The modules that it imports: those beside it travel with it."""
+    """The modules that it imports; those beside it are shipped with it."""
 
     @classmethod
     def open(cls, path: Path) -> "Script":
-        """Read it. Raises :class:`ConfigError` for a file that is not there, or is not Python."""
+        """Read a script. Raises :class:`ConfigError` if the file does not exist or is not Python."""
         file = str(path.absolute())
         try:
             text = importlib.util.decode_source(path.read_bytes())
@@ -38,7 +38,7 @@ class Script:
         return cls(text, file, frozenset(imports_of(text, package="")))
 
     def __call__(self, *arguments: str) -> None:
-        """Run it as ``__main__``; an exit with another code than 0 is an error."""
+        """Run the script as ``__main__``. An exit code other than 0 raises an error."""
         module = ModuleType("__main__")
         module.__file__ = self.file
         linecache.cache[self.file] = (len(self.text), None, self.text.splitlines(keepends=True), self.file)

@@ -1,4 +1,4 @@
-"""A rank's end of the channel: what it tells the driver, and what the driver orders. Runs on a rank."""
+"""A rank's end of the channel: sends messages to the driver, and receives its requests to stop. Runs on a rank."""
 
 import os
 import secrets
@@ -12,23 +12,24 @@ from sparkdl.cluster.own_executor import end_stopped, own_executor
 
 __all__ = ["Sender", "notice_lost_peers"]
 
-CONNECT_SECONDS = 30.0  # how long a rank tries
-ATTEMPT_SECONDS = 5.0  # how long one connection may take until driver and rank know each other
-LOST_PEER_SECONDS = 20  # a host that vanished without a word is noticed after so long
+CONNECT_SECONDS = 30.0  # how long a rank tries to connect
+ATTEMPT_SECONDS = 5.0  # how long one attempt may take until driver and rank have authenticated each other
+LOST_PEER_SECONDS = 20  # after how long a host that vanished is noticed
 
 
 class Sender:
-    """The connection of one rank. When the driver ends it before :meth:`close`, the run is over; this process ends.
+    """The connection of one rank to the driver. If the driver ends it before :meth:`close`, this process ends at once.
 
-    An executor that is stopped ends with it. Driver and rank both prove that they hold the run's secret: the driver
-    greets with a nonce, the rank's ``hello`` carries one of its own, and the driver's ``welcome`` answers that.
+    An executor that is stopped is killed with it. Driver and rank prove to each other that they hold the run's secret:
+    the driver begins with a nonce; the rank's ``hello`` authenticates it and contains a second nonce; the driver's
+    ``welcome`` authenticates that.
     """
 
     def __init__(
         self, address: tuple[str, int], *, secret: bytes, patience: float = CONNECT_SECONDS, **hello: Any
     ) -> None:
         self.stop_requested = False
-        """Whether the driver has asked this rank to come to an end."""
+        """Whether the driver has asked this rank to stop."""
         self._lock = threading.Lock()
         self._closing = False
         deadline = time.monotonic() + patience
@@ -36,7 +37,7 @@ class Sender:
             try:
                 self._connect(address, secret, hello)
                 break
-            except (OSError, ValueError) as error:  # too many connections of strangers may have pushed this rank out
+            except (OSError, ValueError) as error:  # unauthenticated connections may have displaced this one
                 if time.monotonic() > deadline or isinstance(error, ConnectionRefusedError):
                     raise ConnectionError(
                         f"rank {hello['rank']} cannot reach the driver at {address[0]}:{address[1]} ({error}); set"
@@ -46,18 +47,18 @@ class Sender:
         threading.Thread(target=self._listen, name="sparkdl-channel", daemon=True).start()
 
     def send(self, topic: str, body: dict[str, Any]) -> None:
-        """Send one frame. Raises TypeError for what JSON cannot hold and ValueError for what is too long."""
+        """Send one frame. Raises TypeError for values that JSON cannot hold, and ValueError if it is too long."""
         with self._lock:
             self._socket.sendall(self._writer.pack(topic, body))
 
     def close(self) -> None:
-        """Say goodbye, so that the driver knows that nothing is missing."""
+        """Send ``bye``, so that the driver knows that this rank has sent everything."""
         self._closing = True
         try:
             self.send("bye", {})
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the driver went first: there is nobody to say goodbye to
+            pass  # the driver has already closed the connection
         self._socket.close()
 
     def _connect(self, address: tuple[str, int], secret: bytes, hello: dict[str, Any]) -> None:
@@ -79,7 +80,7 @@ class Sender:
         self._socket = connection
 
     def _take(self, data: bytes) -> list[str]:
-        """Obey what has arrived; return its topics. Raises OSError at the end of the connection."""
+        """Handle received frames, and return their topics. Raises OSError at the end of the connection."""
         if not data:
             raise ConnectionResetError("the driver closed the connection")
         topics = [topic for topic, _ in self._reader.feed(data)]
@@ -93,11 +94,11 @@ class Sender:
         except (OSError, ValueError):
             if not self._closing:
                 end_stopped(own_executor())
-                os._exit(1)  # the main thread may wait in native code for ranks that have ended already
+                os._exit(1)  # the main thread may wait in native code for ranks that have already ended
 
 
 def notice_lost_peers(connection: socket.socket) -> None:
-    """Let a connection fail when the other host has vanished, whether there is something to send or not."""
+    """Let a connection fail if the other host has vanished, even while nothing is sent."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {
         "TCP_KEEPIDLE": LOST_PEER_SECONDS // 4,
@@ -106,5 +107,5 @@ def notice_lost_peers(connection: socket.socket) -> None:
         "TCP_USER_TIMEOUT": LOST_PEER_SECONDS * 1000,
     }
     for name, value in options.items():
-        if hasattr(socket, name):  # Linux has them all
+        if hasattr(socket, name):  # Linux has all of them
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

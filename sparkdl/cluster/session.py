@@ -1,4 +1,4 @@
-"""Get the running Spark session, or start the embedded one."""
+"""Gets the running Spark session, or starts an embedded one."""
 
 import os
 import sys
@@ -28,23 +28,23 @@ EMBEDDED_OPTIONS: dict[str, str | int | float | bool] = {
     "spark.ui.showConsoleProgress": False,
     "spark.sql.execution.arrow.pyspark.enabled": True,
     "spark.python.daemon.module": "sparkdl.daemon",
-    # Otherwise Spark starts a second daemon, with all that it loads, for functions that SQL calls.
+    # Otherwise Spark starts a second daemon for Python functions in SQL, which imports everything again.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": False,
 }
-"""What the embedded session is started with, unless ``cluster.options`` says otherwise."""
+"""The options of the embedded session, which ``cluster.options`` may override."""
 
 SHUFFLED_PARTS_PER_SLOT = 4
-"""Parts of a shuffle, for each slot of the embedded session. Spark's own default, 200 in all, is meant for clusters: to
-start so many tasks took half of the time of preparing 100,000 texts on two slots."""
+"""Partitions of a shuffle per slot of the embedded session. Spark's default of 200 in total is meant for clusters:
+starting so many tasks took half the time of preparing 100,000 texts on two slots."""
 
 
 def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> SparkSession:
     """The running session, else that of ``SPARK_REMOTE`` or ``spark-submit``, else an embedded one. Runs on the driver.
 
-    ``settings.options`` apply to the embedded session only. The process from which its Python workers are forked (see
-    :mod:`sparkdl.daemon`) starts with it, and loads its modules in the background; with ``only_data``, it does not load
-    PyTorch. Raises :class:`~sparkdl.errors.ConfigError` when there is no Spark here or no Java for it, and
-    :class:`~sparkdl.errors.ClusterError` when the Spark Connect server that ``SPARK_REMOTE`` names does not answer, or
+    ``settings.options`` apply to the embedded session only. The process from which its Python workers are forked
+    (:mod:`sparkdl.daemon`) starts with it, and imports its modules in the background; with ``only_data``, it does not
+    import PyTorch. Raises :class:`~sparkdl.errors.ConfigError` if Spark or a suitable Java is not installed, and
+    :class:`~sparkdl.errors.ClusterError` if the Spark Connect server that ``SPARK_REMOTE`` names does not answer, or
     the cluster does not start the application.
     """
     settings = settings or Cluster()
@@ -53,7 +53,7 @@ def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> 
     if REMOTE in os.environ:
         return connected()
     builder = SparkSession.builder
-    if _context_runs():  # a session is active in the thread that made it; options would change it
+    if _context_runs():  # another thread has made the session; setting options here would change it
         return builder.getOrCreate()
     if only_data:
         builder = builder.config("spark.executorEnv.SPARKDL_TASKS", "data")
@@ -66,28 +66,28 @@ def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> 
     for key, value in (EMBEDDED_OPTIONS | parts | _object_store() | settings.options).items():
         builder = builder.config(key, value)
     session = _started(builder)
-    # Nobody waits for this task: what workers are forked from takes seconds to load, and so does what the driver needs.
+    # A task that nobody waits for: it starts the daemon, which imports for seconds while the driver imports, too.
     session.sparkContext.parallelize([None], 1).map(type)._jrdd.collectAsync()
     return session
 
 
 def _object_store() -> dict[str, str | int | float | bool]:
-    """What leads Hadoop's client of S3 to the store that Python's clients take: it does not know their variables."""
+    """Options for Hadoop's S3 client to use the same store as Python's clients, whose variables it does not read."""
     address = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if not address:
         return {}
-    # A store of one's own seldom has a host name for each bucket.
+    # A self-hosted store seldom has a host name per bucket.
     return {"spark.hadoop.fs.s3a.endpoint": address, "spark.hadoop.fs.s3a.path.style.access": True}
 
 
 def _context_runs() -> bool:
-    """Whether there is a SparkContext. Raises :class:`~sparkdl.errors.ConfigError` where none could ever be."""
+    """Whether there is a SparkContext. Raises :class:`~sparkdl.errors.ConfigError` if PySpark cannot start one."""
     try:
         from pyspark import SparkContext
     except ImportError:
         raise ConfigError(
-            f"the package pyspark-client starts no Spark of its own: set {REMOTE} to the address of a Spark Connect"
-            " server, such as sc://host:15002, or install pyspark instead"
+            f"the package pyspark-client cannot start Spark: set {REMOTE} to the address of a Spark Connect server,"
+            " such as sc://host:15002, or install pyspark instead"
         ) from None
     return SparkContext._active_spark_context is not None
 

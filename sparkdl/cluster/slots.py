@@ -1,4 +1,4 @@
-"""How many ranks fit into the cluster at the same time, and waiting for more room. Runs on the driver."""
+"""Counts how many ranks fit into the cluster at the same time, and waits for more slots. Runs on the driver."""
 
 import logging
 import time
@@ -13,19 +13,19 @@ from sparkdl.settings import Cluster, Resources
 
 __all__ = ["count_ranks", "count_slots", "wait_for_ranks", "wait_for_slots"]
 
-POLL_SECONDS = 0.2  # between two looks at the number of slots
-SETTLE_SECONDS = 3.0  # that executors of another size may take to come after the first one
+POLL_SECONDS = 0.2  # between two counts of the slots
+SETTLE_SECONDS = 3.0  # how long to wait, after the first executor, for executors of another size
 PARALLELISM = "spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism"
-"""Where one of these is set, Spark does not cut rows into as many partitions as there are cores."""
+"""If one of these is set, Spark's default number of partitions is not the number of cores."""
 
 logger = logging.getLogger("sparkdl")
 
 
 def count_slots(spark: SparkSession, resources: Resources | None = None) -> int | None:
-    """How many tasks with these resources the cluster can run at the same time.
+    """The number of tasks with these resources that the cluster can run at the same time.
 
-    Spark Connect does not say so: it is found from the number of cores, and None where that is not known either. Where
-    executors do not reach its client, one of them is for what ranks say.
+    Spark Connect does not report it, so it is computed from the number of cores; None if that is unknown, too. If
+    executors cannot reach the client, one slot is subtracted: tasks that fetch the messages of ranks need it.
     """
     if is_remote(spark):
         return _estimated_slots(spark, resources)
@@ -34,18 +34,18 @@ def count_slots(spark: SparkSession, resources: Resources | None = None) -> int 
     if resources is None:
         return int(context.maxNumConcurrentTasks(profiles.defaultResourceProfile()))
     profile = profile_of(resources, spark)._java_resource_profile
-    profiles.addResourceProfile(profile)  # Spark counts for those it knows
+    profiles.addResourceProfile(profile)  # Spark only counts for registered profiles
     return int(context.maxNumConcurrentTasks(profile))
 
 
 def count_ranks(spark: SparkSession, resources: Resources | None = None) -> int | None:
-    """How many ranks of a barrier stage the cluster can run at the same time; see :func:`count_slots`."""
+    """The number of ranks of a barrier stage that the cluster can run at the same time; see :func:`count_slots`."""
     slots = count_slots(spark, resources)
     return slots and slots * ranks_of_task(resources, spark)
 
 
 def wait_for_ranks(spark: SparkSession, cluster: Cluster, *, servers: int = 0) -> int:
-    """Wait for the slots that settings ask for; return how many ranks to start. See :func:`wait_for_slots`."""
+    """Wait for the slots that the settings require; return how many ranks to start. See :func:`wait_for_slots`."""
     return wait_for_slots(
         spark,
         cluster.ranks.max,
@@ -67,17 +67,18 @@ def wait_for_slots(
 ) -> int:
     """Wait until the cluster has a slot for every rank; return how many ranks to start.
 
-    A slot with several GPUs is one for as many ranks; those that have servers take a slot each.
+    The result is ``num_ranks``, or, after ``timeout`` seconds, the number of slots, if that is at least ``minimum`` (by
+    default, ``num_ranks``). A slot with several GPUs counts for one rank per GPU. There is no wait in local mode, and
+    only a short one for ``resources`` that no executor has.
 
-    That is ``num_ranks``, or after ``timeout`` seconds what there is, if that is at least ``minimum`` (by default,
-    ``num_ranks``). In local mode nobody waits, and for resources that no executor has not for long. Ranks that have
-    ``servers``, in slots of their own, need not start together: under dynamic allocation nobody waits for their slots
-    either, since executors come when tasks wait for them. Where executors cannot reach a client of Spark Connect, their
-    coordinator takes a slot, too, and is a barrier stage.
+    ``servers`` are the parameter servers of asynchronous training; each takes a slot, as does each of its ranks. These
+    ranks need not start together, so under dynamic allocation there is no wait either: Spark adds executors while tasks
+    wait for slots. If executors cannot reach a client of Spark Connect, their coordinator takes a slot, too, and is a
+    barrier stage.
 
-    Raises :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.ClusterError` where executors lack
-    ``resources``, and, for ranks without servers, :class:`~sparkdl.errors.ConfigError` for a number of ranks that does
-    not fill its tasks, and under dynamic allocation: Spark refuses barrier stages then.
+    Raises :class:`~sparkdl.errors.NotEnoughSlotsError`; :class:`~sparkdl.errors.ClusterError` if executors lack
+    ``resources``; and, without servers, :class:`~sparkdl.errors.ConfigError` if the number of ranks is not a multiple
+    of the GPUs per task, and under dynamic allocation, which does not support barrier stages.
     """
     if is_remote(spark):
         check_server(spark)
@@ -87,10 +88,10 @@ def wait_for_slots(
         way_out = (
             "let executors reach this client (SPARK_LOCAL_IP)"
             if coordinators
-            else "set train.strategy to one without lockstep (downpour)"
+            else "set train.strategy to an asynchronous one, such as downpour"
         )
         raise ConfigError(
-            "Spark does not run barrier stages under dynamic allocation, because it could not promise all slots at the"
+            "Spark does not run barrier stages under dynamic allocation, because it cannot guarantee all slots at the"
             " same time (SPARK-24942); start the application with spark.dynamicAllocation.enabled=false and a fixed"
             f" spark.executor.instances or spark.cores.max, or {way_out}"
         )
@@ -99,8 +100,8 @@ def wait_for_slots(
     count, each = (count_slots, 1) if servers else (count_ranks, ranks_of_task(resources, spark))
     if num_ranks % each:
         raise ConfigError(
-            f"{num_ranks} ranks were asked for, and a task has {each} GPUs, with a rank for each: take a multiple of"
-            f" {each}, or give tasks one GPU (spark.task.resource.gpu.amount, cluster.resources.gpus)"
+            f"{num_ranks} ranks were requested, but a task has {each} GPUs, with one rank for each: set num_ranks to"
+            f" a multiple of {each}, or give tasks one GPU (spark.task.resource.gpu.amount, cluster.resources.gpus)"
         )
     slots = count(spark, resources)
     beside = servers + coordinators
@@ -115,7 +116,7 @@ def wait_for_slots(
         if slots >= minimum + beside:
             return slots - beside
         raise NotEnoughSlotsError(
-            f"{wanted} were asked for, and this local Spark has {slots} slots; lower num_ranks, or start Spark"
+            f"{wanted} were requested, but this local Spark has {slots} slots; lower num_ranks, or start Spark"
             f" with more (cluster.embedded_slots, or --master local[{needed}])"
         )
     logger.warning("waiting up to %g s for %d slots; the cluster has %d now", timeout, needed, slots)
@@ -127,7 +128,7 @@ def wait_for_slots(
         slots = count(spark, resources) or 0
     if slots < minimum + beside:
         raise NotEnoughSlotsError(
-            f"{wanted} were asked for, and the cluster has {slots} slots after {timeout:g} s; lower"
+            f"{wanted} were requested, but the cluster has {slots} slots after {timeout:g} s; lower"
             " num_ranks, add executors or cores, or raise cluster.slot_timeout if executors are still starting"
         )
     return min(slots - beside, num_ranks)
@@ -139,9 +140,9 @@ def _estimated_slots(spark: SparkSession, resources: Resources | None) -> int | 
     cpus = (resources and resources.cpus) or int(application_setting(spark, "spark.task.cpus", "1"))
     cores = default_parallelism(spark)
     of_one = int(application_setting(spark, "spark.executor.cores", "0")) or cores
-    return cores // of_one * (of_one // cpus) - (not reaches_client(spark))  # one is for what ranks say
+    return cores // of_one * (of_one // cpus) - (not reaches_client(spark))  # one fetches the messages of ranks
 
 
 def _is_dynamic(spark: SparkSession) -> bool:
-    """Whether executors come and go with the tasks that there are."""
+    """Whether Spark adds and removes executors with its load."""
     return application_setting(spark, "spark.dynamicAllocation.enabled", "false") == "true" and not is_local(spark)

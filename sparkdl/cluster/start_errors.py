@@ -1,4 +1,4 @@
-"""Why Spark could not start an application, in a line. Runs on the driver."""
+"""The reason why Spark could not start an application, in one line. Runs on the driver."""
 
 import re
 
@@ -9,9 +9,9 @@ __all__ = ["start_error"]
 _EXCEPTION = re.compile(
     r"^: (?:[\w$.]+: )*(?:An error has occurred\.$[\s\S]*?^Caused by: (?:[\w$.]+: )*)?", re.MULTILINE
 )
-"""How py4j begins with what Java raised: by the names of its classes. Kubernetes' client leaves words to its cause."""
+"""The prefix of a Java exception in py4j's error: names of classes. For Kubernetes' client, also its empty message."""
 _MORE = re.compile(r"; +For more details see")
-"""With the address of a page, it ends what Hadoop says of a connection."""
+"""The beginning of the link to documentation with which Hadoop's errors about connections end."""
 _ADVICE = {
     re.compile(r"unknown queue|Queue .* does not exist|submit to the queue", re.IGNORECASE): (
         "choose a queue that exists and that you may submit to (spark-submit's --queue)"
@@ -32,11 +32,11 @@ _ADVICE = {
         "start what should listen there, or correct its address in the files of HADOOP_CONF_DIR"
     ),
 }
-"""What to do, by what Spark, YARN, HDFS or Kubernetes says."""
+"""The advice for errors of Spark, YARN, HDFS and Kubernetes, by their texts."""
 
 
 def start_error(error: Exception) -> ClusterError:
-    """The error of ours for one with which Spark's context did not start."""
+    """The error to raise if Spark's context did not start."""
     text = str(error)
     found = _EXCEPTION.search(text)
     said = text[found.end() if found else 0 :].partition("\n")[0]

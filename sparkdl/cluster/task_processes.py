@@ -1,7 +1,7 @@
-"""Several ranks in one task: a process for each of the task's GPUs. Runs in a task.
+"""Runs several ranks in one task: one process per GPU of the task. Runs in a task.
 
-They are forks of a process that the task's Python worker starts for them, and keeps: neither what the worker has
-computed with, in threads of OpenMP or CUDA, is in their way, nor what an earlier run has left behind.
+The processes are forked from one that the task's Python worker starts for them and keeps. So they are affected neither
+by threads of OpenMP or CUDA in the worker, nor by anything that an earlier run has left behind.
 """
 
 import os
@@ -23,16 +23,16 @@ __all__ = ["run_in_processes"]
 def run_in_processes(
     assignment: Assignment, places: Sequence[Place], devices: Sequence[str], *, threads: int
 ) -> list[RankResult]:
-    """Run a rank on each of these devices at the same time; return how they have ended, when the last one has.
+    """Run a rank on each of these devices at the same time, wait for all, and return their results.
 
-    Ends this process where one of the ranks is killed: Spark sees that as it sees any other worker's death. The other
-    ranks end with it.
+    If one of the ranks is killed, this process ends, and the other ranks with it, so that Spark treats it as the death
+    of a worker.
     """
     forks: list[Fork] = []
     try:
         for place, device in zip(places, devices, strict=True):
             forks.append(Fork(_main))
-            with suppress(OSError):  # it has ended already: its code says so
+            with suppress(OSError):  # the process has already ended: its exit code shows why
                 send(forks[-1].stdin, pickle.dumps((assignment, place, device, threads)))
         outcomes = []
         for place, fork in zip(places, forks, strict=True):
@@ -49,8 +49,8 @@ def run_in_processes(
 
 
 def _main(result_fd: int) -> None:
-    """Be one rank: read from stdin which, write the result to a pipe. Runs on a rank."""
-    os.set_inheritable(result_fd, False)  # what the function starts may outlive it, and shall not hold the pipe open
+    """Run one rank: read from stdin which one, and write the result to a pipe. Runs on a rank."""
+    os.set_inheritable(result_fd, False)  # processes that the function starts must not hold the pipe open
     assignment, place, device, threads = pickle.loads(receive(sys.stdin.buffer) or b"")
     threading.Thread(target=_end_with_worker, name="sparkdl-worker", daemon=True).start()
     outcome = run_rank(assignment, place, device=device, threads=threads)
@@ -62,6 +62,6 @@ def _main(result_fd: int) -> None:
 
 
 def _end_with_worker() -> None:
-    """Wait for the end of stdin, which is that of the task's worker."""
+    """Wait until stdin is closed, which means that the task's worker has ended, and end, too."""
     os.read(sys.stdin.fileno(), 1)
     os.killpg(0, signal.SIGKILL)

@@ -74,7 +74,7 @@ def test_it_is_evaluated_registered_and_goes_on_in_lockstep_and_back(fit) -> Non
 
 
 def test_more_servers_than_slots_are_refused_with_both_numbers(fit) -> None:
-    with pytest.raises(NotEnoughSlotsError, match=r"1 ranks and 5 servers were asked for, and this local Spark has 2"):
+    with pytest.raises(NotEnoughSlotsError, match=r"1 ranks and 5 servers were requested, but this local Spark has 2"):
         fit("downpour", cluster=Cluster(num_ranks=1, servers=5))
 
 

@@ -180,14 +180,14 @@ def test_after_a_failure_the_next_launches_work(backend: Backend, spark: SparkSe
 
 def test_more_ranks_than_slots_says_both_numbers_at_once(spark: SparkSession) -> None:
     started = time.monotonic()
-    with pytest.raises(NotEnoughSlotsError, match="5 ranks were asked for, and this local Spark has 2 slots"):
+    with pytest.raises(NotEnoughSlotsError, match="5 ranks were requested, but this local Spark has 2 slots"):
         run_ranks(lambda rank: None, 5, spark=spark)
     assert time.monotonic() - started < 2
 
 
 def test_a_run_that_can_do_with_less_takes_the_slots_there_are(spark: SparkSession) -> None:
     assert wait_for_slots(spark, 5, timeout=30, minimum=1) == 2
-    with pytest.raises(NotEnoughSlotsError, match="3 to 5 ranks were asked for, and this local Spark has 2 slots"):
+    with pytest.raises(NotEnoughSlotsError, match="3 to 5 ranks were requested, but this local Spark has 2 slots"):
         wait_for_slots(spark, 5, timeout=30, minimum=3)
 
 

@@ -58,7 +58,7 @@ def test_a_raising_rank_is_named_with_its_traceback(report: dict) -> None:
 
 
 def test_too_many_ranks_are_refused_with_both_numbers(report: dict) -> None:
-    assert "3 ranks were asked for, and the cluster has 2 slots" in refused(report, "too many", "NotEnoughSlotsError")
+    assert "3 ranks were requested, but the cluster has 2 slots" in refused(report, "too many", "NotEnoughSlotsError")
 
 
 def test_interrupted_ranks_end_and_the_run_counts_as_cancelled(report: dict) -> None:

@@ -25,5 +25,5 @@ def test_what_will_not_work_is_said_with_the_reason(spark: SparkSession, tmp_pat
     (storage,) = [finding for finding in examine(settings) if finding.what == "storage"]
     assert storage.error and storage.error.exit_code == ExitCode.STORAGE and "train.run_dir" in storage.text
     too_many = {finding.what: finding for finding in examine(Settings(cluster={"num_ranks": 64}, tracking=tracking))}
-    assert "64 ranks were asked for" in too_many["Spark"].text and too_many["Spark"].error
+    assert "64 ranks were requested" in too_many["Spark"].text and too_many["Spark"].error
     assert "ranks" not in too_many and "tracking" in too_many

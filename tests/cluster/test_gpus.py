@@ -56,4 +56,7 @@ def test_a_rank_that_fails_or_is_killed_is_named_and_nothing_of_the_run_is_left(
 
 
 def test_ranks_that_leave_a_gpu_of_a_task_alone_are_refused(report: dict) -> None:
-    assert "3 ranks were asked for, and a task has 2 GPUs, with a rank for each: take a multiple of 2" in report["odd"]
+    assert (
+        "3 ranks were requested, but a task has 2 GPUs, with one rank for each: set num_ranks to a multiple of 2"
+        in report["odd"]
+    )

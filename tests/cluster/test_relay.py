@@ -112,7 +112,7 @@ def test_ranks_meet_on_rank_zeros_host_which_takes_one_slot_more(report: dict) -
     assert "executors cannot reach this client" in report["said"]
     assert report["slots"] == 4
     assert report["first"] == report["next"] == [3.0, 3.0]
-    assert report["too many"].startswith("NotEnoughSlotsError: 5 ranks were asked for, and the cluster has 4 slots")
+    assert report["too many"].startswith("NotEnoughSlotsError: 5 ranks were requested, but the cluster has 4 slots")
 
 
 def test_messages_and_lines_arrive(report: dict) -> None:
@@ -130,13 +130,13 @@ def test_a_failure_is_named_with_its_rank_and_ends_the_others(report: dict) -> N
 
 
 def test_the_loss_of_the_meeting_place_ends_the_run_and_names_its_rank(report: dict) -> None:
-    assert "its process ended without a word" in report["lost"] and "rank 0 of 2 failed" in report["lost"]
+    assert "its process ended without an error" in report["lost"] and "rank 0 of 2 failed" in report["lost"]
 
 
 def test_the_ranks_of_a_killed_client_end_and_a_log_says_why(report: dict) -> None:
     assert report["ranks"] == [0, 1]
     assert report["left"] == 0
-    assert "sparkdl: the client has not been heard of for 5 s: it was killed, has lost its server" in report["logs"]
+    assert "sparkdl: the client has sent nothing for 5 s: it was killed, has lost its server" in report["logs"]
 
 
 def test_a_run_trains(report: dict) -> None:
@@ -149,7 +149,7 @@ def test_a_run_without_lockstep_trains(report: dict) -> None:
 
 def test_a_run_without_lockstep_takes_one_slot_more_which_is_said_before_there_is_a_run(report: dict) -> None:
     assert report["too many workers"].startswith(
-        "NotEnoughSlotsError: 3 ranks, 1 servers and their coordinator were asked for, and the cluster has 4 slots"
+        "NotEnoughSlotsError: 3 ranks, 1 servers and their coordinator were requested, but the cluster has 4 slots"
     )
     assert report["runs"] == 2  # those that trained
 

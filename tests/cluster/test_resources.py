@@ -27,8 +27,8 @@ def test_slots_are_counted_for_what_each_rank_needs(report: dict) -> None:
     assert report["slots"] == [4, 2, 0]
 
 
-@pytest.mark.parametrize(("asked", "words"), [("too large", "3 cores a task"), ("no gpu", "1 GPU a task")])
+@pytest.mark.parametrize(("asked", "words"), [("too large", "3 cores per task"), ("no gpu", "1 GPU per task")])
 def test_what_no_executor_has_is_named_within_seconds(report: dict, asked: str, words: str) -> None:
     assert report[asked]["error"] == "ClusterError"
-    assert f"cluster.resources asks for {words}, and no executor has that" in report[asked]["message"]
+    assert f"cluster.resources needs {words}, but no executor has that" in report[asked]["message"]
     assert report[asked]["seconds"] < 8

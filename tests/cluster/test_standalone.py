@@ -36,7 +36,7 @@ def test_large_tensors_ask_for_huge_pages_where_linux_has_them(report) -> None:
 def test_too_many_ranks_are_refused_after_the_timeout_with_both_numbers_said_before(report, done) -> None:
     assert "waiting up to 1 s for 3 slots; the cluster has 2 now" in done.stdout
     assert report["too many"]["error"] == "NotEnoughSlotsError"
-    assert "3 ranks were asked for, and the cluster has 2 slots after 1 s" in report["too many"]["message"]
+    assert "3 ranks were requested, but the cluster has 2 slots after 1 s" in report["too many"]["message"]
     assert report["too many"]["seconds"] < 5
 
 

@@ -93,7 +93,7 @@ def files_of(run_id, folder):
     ("tune", "cluster", "error", "told"),
     [
         ({"figures": "validation_r2"}, 1, ConfigError, r"tune\.figures: no trial has validation_r2"),
-        ({}, 64, NotEnoughSlotsError, "64 ranks were asked for"),
+        ({}, 64, NotEnoughSlotsError, "64 ranks were requested"),
         ({"space": {}}, 1, ConfigError, r"tune\.space is empty"),
         ({"space": {"train.strategy": ["allreduce", "downpour"]}, "stopping": "asha"}, 1, ConfigError, "downpour end"),
     ],

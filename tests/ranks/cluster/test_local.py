@@ -78,7 +78,7 @@ def test_a_thread_that_does_not_end_costs_no_result(
         return "done"
 
     assert run_local(work, 2) == ["done", "done"]
-    assert "rank 1 has returned its result; then its process was killed" in caplog.text
+    assert "rank 1 returned its result, and then its process was killed" in caplog.text
 
 
 def test_a_process_that_ends_badly_after_its_result_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -90,7 +90,7 @@ def test_a_process_that_ends_badly_after_its_result_is_a_warning(caplog: pytest.
 
     with caplog.at_level(logging.WARNING, "sparkdl"):
         assert run_local(work, 1) == ["done"]
-    assert "rank 0 has returned its result; then its process ended with code 3" in caplog.text
+    assert "rank 0 returned its result, and then its process ended with code 3" in caplog.text
 
 
 def test_a_cancelled_rank_takes_along_what_it_has_started() -> None:

@@ -243,7 +243,7 @@ def test_results_that_do_not_come_home_are_missed(clock: Time) -> None:
     for rank in range(2):
         clock.watchdog.hear(rank, "bye", {})
     failure = clock.pass_by(70)
-    assert failure and "results did not come home within 60 s" in failure.text
+    assert failure and "results did not arrive within 60 s" in failure.text
 
 
 @pytest.mark.parametrize("name", ["start_timeout", "silence_timeout", "stall_timeout"])

@@ -33,5 +33,5 @@ def test_the_address_that_somebody_names_is_taken(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_server_behind_a_tunnel_is_told_from_one_on_this_machine() -> None:
-    with pytest.raises(ConfigError, match=rf"is at {ELSEWHERE}, which this machine is not; set SPARK_LOCAL_IP"):
+    with pytest.raises(ConfigError, match=rf"its address {ELSEWHERE} is not this machine's; set SPARK_LOCAL_IP"):
         client_addresses(session("localhost", driver=ELSEWHERE))

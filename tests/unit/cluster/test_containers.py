@@ -43,7 +43,7 @@ def test_the_setting_to_raise_is_named_and_how_far() -> None:
         ON_YARN, yarn
     )
     pods = session(master="k8s://https://host")
-    assert with_memory_advice(ON_KUBERNETES, pods).endswith("now 410 MiB, or take a smaller train.batch_size")
+    assert with_memory_advice(ON_KUBERNETES, pods).endswith("now 410 MiB, or set a smaller train.batch_size")
 
 
 def test_other_ends_are_told_as_they_are() -> None:

@@ -84,7 +84,7 @@ def test_it_ends_when_the_client_is_not_heard_of_and_the_log_says_so(
         if heard:
             fetch(where, order(SECRET, known=0, stop=False, end=False))
     assert fetch(where, order(SECRET, known=0, stop=False, end=False)) is None
-    assert "sparkdl: the client has not been heard of for 0.1 s" in capfd.readouterr().err
+    assert "sparkdl: the client has sent nothing for 0.1 s" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("secret", "token"), [(b"x" * 32, TOKEN), (SECRET, "wrong")])

@@ -35,8 +35,8 @@ def test_an_address_of_ipv6_is_refused_with_the_setting_to_change(setting: str) 
     [
         (Resources(cpus=2), {"spark.master": "local[2]"}, "4.3.0", ConfigError, "cluster.resources is for clusters"),
         (Resources(cpus=2), {}, "3.5.9", ConfigError, "cluster.resources needs Spark 4"),
-        (Resources(cpus=4), {"spark.executor.cores": "2"}, "4.3.0", ClusterError, "4 cores a task.*cores=2"),
-        (Resources(gpus=1), {}, "4.3.0", ClusterError, "1 GPU a task.*gpu.amount=0"),
+        (Resources(cpus=4), {"spark.executor.cores": "2"}, "4.3.0", ClusterError, "4 cores per task.*cores=2"),
+        (Resources(gpus=1), {}, "4.3.0", ClusterError, "1 GPU per task.*gpu.amount=0"),
     ],
 )
 def test_resources_that_nobody_will_ever_have_are_named_at_once(
