@@ -1,4 +1,4 @@
-"""Networks to start from, how a user's own is built, and how a trained one is kept in a file that cannot run code."""
+"""Built-in networks, building a user's own network, and storing a trained network in a file that cannot run code."""
 
 from sparkdl.models.answer_check import try_network
 from sparkdl.models.beside_base import BesideBase, LowRank

@@ -1,4 +1,4 @@
-"""Whether a network answers two rows with logits of the shape that it should. Runs on driver and ranks."""
+"""Checks that a network returns logits of the right shape for two rows. Runs on driver and ranks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +18,12 @@ __all__ = ["try_network"]
 def try_network(
     network: nn.Module, model: str | Callable[..., Any], rows: Inputs, num_classes: int, *, by_token: bool = False
 ) -> None:
-    """Check with two rows that a network answers one logit per class, and leave it in its mode.
+    """Check with two rows that a network returns one logit per class. Its mode (training or evaluation) is restored.
 
-    With ``by_token``, that it answers one for each place and token, of which classes are the number; or more of them,
-    as networks do whose table of tokens is larger than a tokeniser needs.
+    With ``by_token``, it must return one logit for each position and token, of which there are ``num_classes``; more
+    are allowed, because some networks have more tokens than their tokeniser.
 
-    Raises :class:`ModelError`, which tells it by what the user calls it.
+    Raises :class:`ModelError`, which names the model as the user does.
     """
     name = name_of(model)
     try:
@@ -40,31 +40,31 @@ def try_network(
         _check_tokens(logits, rows, num_classes, name)
     elif logits.shape != (2, num_classes):
         raise ModelError(
-            f"the model {name!r} answered {tuple(logits.shape)} for two rows, but the labels have {num_classes}"
+            f"the model {name!r} returned {tuple(logits.shape)} for two rows, but the labels have {num_classes}"
             f" classes: its output must have the shape (n, {num_classes})"
         )
 
 
 def _check_tokens(logits: torch.Tensor, rows: Inputs, vocabulary: int, name: str) -> None:
-    """Raise :class:`ModelError` unless there are logits for all tokens in each place of the rows."""
+    """Raise :class:`ModelError` unless there are logits for all tokens at each position of the rows."""
     assert isinstance(rows, dict)
     length = next(iter(rows.values())).shape[1]
     if logits.ndim != 3 or logits.shape[:2] != (2, length):
         raise ModelError(
-            f"the model {name!r} answered {tuple(logits.shape)} for two rows of {length} tokens, and language modelling"
+            f"the model {name!r} returned {tuple(logits.shape)} for two rows of {length} tokens, but language modelling"
             f" needs logits for the token after each of them: its output must have the shape (n, {length},"
             f" {vocabulary})"
         )
     if logits.shape[2] < vocabulary:
         raise ModelError(
-            f"the model {name!r} answers logits for {logits.shape[2]:,} tokens, and the dataset's tokeniser has"
-            f" {vocabulary:,}; prepare with the tokeniser that belongs to the network (`tokenizer`), or build it for"
-            " so many"
+            f"the model {name!r} returns logits for {logits.shape[2]:,} tokens, but the dataset's tokeniser has"
+            f" {vocabulary:,}; prepare the dataset with the network's own tokeniser (`tokenizer`), or build the network"
+            " for so many tokens"
         )
 
 
 def _about_ids(error: Exception, rows: Inputs) -> str:
-    """What an index out of range is likely to be about: ids, for which a table has too few rows."""
+    """A hint for an index out of range: probably ids for which a table of embeddings has too few rows."""
     if not isinstance(error, IndexError) or not isinstance(rows, dict):
         return ""
     ids = {key: int(each.max()) for key, each in rows.items() if each.dtype == torch.int64}
@@ -73,6 +73,6 @@ def _about_ids(error: Exception, rows: Inputs) -> str:
 
 
 def _device(network: nn.Module) -> torch.device:
-    """Where the network's first weight lies."""
+    """The device of the network's first weight."""
     weight = next(iter(network.parameters()), None)
     return torch.device("cpu") if weight is None else weight.device

@@ -1,7 +1,7 @@
-"""A registered network that lies beside its base: its files hold what was learned, and name the files of all else.
+"""A registered network whose files hold only adapters, and refer to the files of its base network.
 
-What was learned is in the format of ``peft`` (https://huggingface.co/docs/peft/developer_guides/checkpoint). Scoring
-does not need that package: it adds the adapters to the weights of the base when it reads them.
+Adapters are in the format of ``peft`` (https://huggingface.co/docs/peft/developer_guides/checkpoint). Scoring does not
+need that package: it adds the adapters to the base's weights when it reads them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,51 +20,51 @@ from sparkdl.storage import hash_file
 __all__ = ["ADAPTERS_FILE", "BesideBase", "LowRank", "put_back"]
 
 ADAPTERS_FILE = "adapter_model.safetensors"
-"""As ``peft`` calls it."""
+"""The file of the adapters; the name is that of ``peft``."""
 
 
 class LowRank(NamedTuple):
-    """What is added to a weight: ``scale`` times B A."""
+    """The low-rank matrix that is added to a weight: ``scale`` times B A."""
 
     a: str
     """The name of A among the adapters."""
     b: str
     scale: float
     transposed: bool
-    """Whether it is the transpose of that: of weights that lie the other way round."""
+    """Whether its transpose is added, for weights that are stored as (inputs, outputs)."""
 
     def of(self, adapters: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The matrix that is added."""
+        """The matrix, from the tensors in the adapters' file."""
         found = adapters[self.b].float() @ adapters[self.a].float()
         return (found.T if self.transposed else found) * self.scale
 
 
 @dataclass(frozen=True)
 class BesideBase:
-    """What of a network was learned, and what that was learned beside."""
+    """The adapters of a network, and the base network to which they belong."""
 
     place: str
-    """A folder with files of safetensors, or one of them, that driver and executors reach."""
+    """The base: a folder of safetensors files, or one such file, that driver and executors reach."""
     adapters: Mapping[str, torch.Tensor]
-    """By the names that ``peft`` gives them."""
+    """The tensors of the adapters, by the names that ``peft`` gives them."""
     added: Mapping[str, LowRank]
-    """By the names of the weights, in the network, that it is added to."""
+    """The low-rank matrices, by the name of the weight to which each is added."""
     whole: Mapping[str, str]
-    """Weights that were trained whole, with their names among the adapters."""
+    """The names of weights that were trained completely, with their names among the adapters."""
 
     def take_out(self, tensors: Mapping[str, torch.Tensor], folder: Path) -> tuple[dict[str, torch.Tensor], Any]:
-        """Write the adapters into a folder; returns what is neither there nor in the base, and where all else is.
+        """Write the adapters into a folder. Returns the other tensors that the base lacks, and where the rest is.
 
-        ``tensors`` are those of the merged network. Runs on the driver. Raises :class:`ModelError` where a weight that
-        adapters are added to is not in the base.
+        ``tensors`` are those of the merged network. Runs on the driver. Raises :class:`ModelError` if the base lacks a
+        weight to which adapters are added.
         """
         save_file({name: each.detach().cpu().clone() for name, each in self.adapters.items()}, folder / ADAPTERS_FILE)
         with _Files(self.place) as files:
             found = {name: files.find(name, each, self._added_to(name)) for name, each in tensors.items()}
             if missing := [name for name in self.added if found.get(name) is None]:
                 raise ModelError(
-                    f"the base {self.place} has no weight {missing[0]!r} as the network has it without its adapters;"
-                    " leave out train.adapters.registered"
+                    f"the base {self.place} has no weight that equals the network's {missing[0]!r} without adapters;"
+                    " remove train.adapters.registered"
                 )
         in_base = {name: place for name, place in found.items() if place and name not in self.whole}
         described = {
@@ -87,9 +87,9 @@ class BesideBase:
 
 
 def put_back(described: Mapping[str, Any], folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors that :meth:`BesideBase.take_out` took out, adapters added to them. Runs anywhere.
+    """The inverse of :meth:`BesideBase.take_out`: the base's tensors with the adapters added. Runs anywhere.
 
-    Raises :class:`ModelError` where the base is missing, or is another one than the adapters were trained beside.
+    Raises :class:`ModelError` if the base is missing, or is not the one with which the adapters were trained.
     """
     tensors: dict[str, torch.Tensor] = {}
     adapters = load_file(folder / ADAPTERS_FILE)
@@ -97,9 +97,11 @@ def put_back(described: Mapping[str, Any], folder: Path) -> dict[str, torch.Tens
     paths = {str(name): place if place.is_file() else place / str(name) for name in described["files"]}
     for name, path in paths.items():
         if not path.is_file():
-            raise ModelError(f"the model needs a file of its base network, and {path} is missing; restore it there")
+            raise ModelError(f"the model needs a file of its base network, but {path} is missing; restore it there")
         if hash_file(str(path)) != described["files"][name]:
-            raise ModelError(f"the model needs a file of its base network, and {path} has changed since training")
+            raise ModelError(
+                f"the model needs a file of its base network, but {path} has changed since training; restore the file"
+            )
     for name, path in paths.items():
         with safe_open(path, framework="pt") as file:
             for ours, (own, theirs, dtype) in described["tensors"].items():
@@ -111,13 +113,13 @@ def put_back(described: Mapping[str, Any], folder: Path) -> dict[str, torch.Tens
 
 
 class _Files:
-    """The files of a base, opened."""
+    """The opened files of a base network."""
 
     def __init__(self, place: str) -> None:
         path = Path(place)
         found = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
         if not found:
-            raise ModelError(f"the base {place} has no files of safetensors")
+            raise ModelError(f"the base {place} has no safetensors files; set the folder that has them")
         self.paths = {each.name: each for each in found}
         self._open: dict[str, Any] = {}
         self._opened = ExitStack()
@@ -134,9 +136,9 @@ class _Files:
         self._opened.close()
 
     def find(self, name: str, value: torch.Tensor, added: torch.Tensor | None) -> tuple[str, str] | None:
-        """The file and the name of a tensor that has this value, once something was added to it; None if none has.
+        """The file and the name of the tensor that equals ``value`` after ``added`` was added to it; None if none does.
 
-        The names of a network's parts may begin otherwise in the files.
+        In the files, names of a network's weights may have other prefixes.
         """
         for file, theirs in self._alike(name, value):
             found = self._open[file].get_tensor(theirs).to(value.dtype)
@@ -146,7 +148,7 @@ class _Files:
         return None
 
     def _alike(self, name: str, value: torch.Tensor) -> Iterator[tuple[str, str]]:
-        """Tensors of the same shape, of whose names more and more differs."""
+        """Tensors of the same shape, in the order of similarity of their names."""
         shape = list(value.shape)
         alike = [
             (file, theirs)
@@ -158,7 +160,7 @@ class _Files:
 
 
 def _common(one: str, other: str) -> int:
-    """How many parts of two names are the same, from the end."""
+    """The number of equal parts at the end of two names."""
     pairs = zip(reversed(one.split(".")), reversed(other.split(".")), strict=False)
     return next(
         (number for number, (left, right) in enumerate(pairs) if left != right),

@@ -1,4 +1,4 @@
-"""A network for one input that has no name, of a model as users name one, behind a layer that scales images."""
+"""Builds a network with a single input, from a name, an import path or a callable, and adds a layer for images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -26,16 +26,16 @@ def build(
 ) -> nn.Module:
     """Build a network for inputs of this shape, and try it on a batch of zeros. Runs on driver and ranks.
 
-    ``model`` is a name from :data:`sparkdl.models.networks.NETWORKS`, an import path ``package.module:callable``, or a
-    callable that returns a module (of a module itself, a copy is taken with its weights). It is called with
-    ``options``, and with ``input_shape`` and ``num_classes`` where it takes arguments of these names.
+    ``model`` is a name from :data:`sparkdl.models.networks.NETWORKS`, an import path ``package.module:callable``, a
+    callable that returns a module, or a module, which is copied with its weights. A callable is called with
+    ``options``, and with ``input_shape`` and ``num_classes`` if it has arguments of these names.
 
     An ``input_shape`` of (height, width, channels) means images: the result reads uint8 (n, height, width, channels),
-    and a first layer hands float32 (n, channels, height, width) to the network, scaled to [0, 1] and, when ``mean``
-    and ``std`` per channel are given, standardised; the network is told the shape (channels, height, width). Any other
-    shape is read as float32 (n, *input_shape).
+    and its first layer converts them to float32 (n, channels, height, width), scaled to [0, 1] and, if ``mean`` and
+    ``std`` per channel are given, standardised. The network gets the shape (channels, height, width) as
+    ``input_shape``. Any other shape is read as float32 (n, *input_shape).
 
-    Raises :class:`ModelError` if the model cannot be found or built, or does not answer (n, num_classes).
+    Raises :class:`ModelError` if the model cannot be found or built, or does not return (n, num_classes).
     """
     network = _assembled(model, input_shape, num_classes, mean, std, options or {}, device=None)
     dtype = torch.uint8 if len(input_shape) == 3 else torch.float32
@@ -52,15 +52,16 @@ def build_without_weights(
     std: Sequence[float] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """The same network with shapes alone, on PyTorch's device ``meta``: its weights take no memory. It is not tried.
+    """The same network on PyTorch's device ``meta``: its weights have shapes, but take no memory. It is not tried.
 
-    Runs on driver and ranks. Raises :class:`ModelError` if the model cannot be found or built, or has weights already.
+    Runs on driver and ranks. Raises :class:`ModelError` if the model cannot be found or built, or is a module that
+    already has weights.
     """
     network = _assembled(model, input_shape, num_classes, mean, std, options or {}, device="meta")
     if made := [name for name, parameter in network.named_parameters() if not parameter.is_meta]:
         raise ModelError(
-            f"the model {name_of(model)!r} comes with its weight {made[0]!r}; a sharded network has"
-            " to be built by a function that makes new weights"
+            f"the model {name_of(model)!r} already has its weight {made[0]!r}; a sharded network must be built by a"
+            " function that makes new weights"
         )
     return network
 
@@ -75,9 +76,9 @@ def _assembled(
     *,
     device: str | None,
 ) -> nn.Module:
-    """What a user calls a model, behind a layer that scales images; ``device``: where its weights are made."""
+    """The user's network behind a layer that scales images, with weights on ``device``."""
     if isinstance(model, str) and model in RECOMMENDERS:
-        raise ModelError(f"the model {model!r} takes inputs by their names; prepare the dataset with `inputs`")
+        raise ModelError(f"the model {model!r} needs named inputs; prepare the dataset with `inputs`")
     images = len(input_shape) == 3
     shape = (input_shape[2], input_shape[0], input_shape[1]) if images else tuple(input_shape)
     with torch.device(device) if device else nullcontext():
@@ -99,7 +100,7 @@ class ScaledImages(nn.Module):
                 f"images of {channels} channels need {channels} means and standard deviations,"
                 f" got {centre.numel()} and {spread.numel()}"
             )
-        spread = torch.where(spread > 0, spread, torch.ones(channels))  # a channel that never changes stays as it is
+        spread = torch.where(spread > 0, spread, torch.ones(channels))  # constant channels are not scaled
         # (x/255 - mean) / std as one multiplication and one addition per value.
         self.scale: torch.Tensor
         self.shift: torch.Tensor
@@ -107,5 +108,5 @@ class ScaledImages(nn.Module):
         self.register_buffer("shift", (-centre / spread).view(1, -1, 1, 1))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The batch as the network wants it."""
+        """The batch as float32 of shape (n, channels, height, width)."""
         return torch.addcmul(self.shift, images.permute(0, 3, 1, 2).to(self.scale.dtype), self.scale)

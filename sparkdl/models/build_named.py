@@ -1,4 +1,4 @@
-"""A network whose inputs have names: ``forward`` takes each as the argument of that name."""
+"""Builds a network with named inputs: its ``forward`` takes each input as the argument of that name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ __all__ = ["ScaledInputs", "build_by", "build_named"]
 
 
 def build_by(model: str | Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
-    """The network that :func:`build_named` makes of these arguments if they have ``inputs``, or else ``build``."""
+    """The network that :func:`build_named` makes from these arguments if they contain ``inputs``, else ``build``."""
     return (build_named if "inputs" in arguments else build)(model, **arguments)
 
 
@@ -32,25 +32,25 @@ def build_named(
     options: Mapping[str, Any] | None = None,
     by_token: bool = False,
 ) -> nn.Module:
-    """Build a network for inputs of these names, which are specs or their JSON, and try it on two rows.
+    """Build a network for named inputs, and try it on two rows. ``inputs`` are specs or their JSON.
 
-    Runs on driver and ranks. ``model`` is what :func:`sparkdl.models.build` takes, but a name of our own networks,
-    which take one input; :data:`sparkdl.models.recommenders.RECOMMENDERS` are for several. It is called with
-    ``options``, and with ``num_classes``, ``input_shapes`` (by name: (channels, height, width) of an image, (width,) of
-    a vector or ids, (length of the longest row,) of a sequence), ``vocabularies`` (by name, of ids: how many there are)
-    and ``kinds`` (by name, as ``prepare.inputs`` has them) where it takes arguments of these names. Images come to the
-    network as they do where there is one. With ``by_token``, it is to predict the next token in each place of the only
-    input, so that it is not told of classes.
+    Runs on driver and ranks. ``model`` is the same as for :func:`sparkdl.models.build`, except that the built-in
+    networks for named inputs are :data:`sparkdl.models.recommenders.RECOMMENDERS`. It is called with ``options``, and
+    with those of the following that it has as arguments: ``num_classes``; ``input_shapes`` by name ((channels, height,
+    width) of an image, (width,) of a vector or ids, (length of the longest row,) of a sequence); ``vocabularies`` by
+    name (the number of different ids); and ``kinds`` by name, as in ``prepare.inputs``. Images are scaled as for
+    :func:`sparkdl.models.build`. With ``by_token``, the network predicts the next token at each position of the only
+    input, so it gets no ``num_classes``.
 
-    Raises :class:`ModelError` if the model cannot be found or built, does not take the inputs, or does not answer
-    (n, num_classes), or for each place of n rows so many or more.
+    Raises :class:`ModelError` if the model cannot be found or built, does not take the inputs, or does not return
+    logits of shape (n, num_classes), or with ``by_token`` (n, length, at least num_classes).
     """
     specs = {name: InputSpec.model_validate(each) for name, each in inputs.items()}
     if isinstance(model, str) and model in NETWORKS:
         raise ModelError(
-            f"the model {model!r} takes one input that has no name, and the dataset has {', '.join(specs)}: name a"
+            f"the model {model!r} takes a single input, but the dataset has the named inputs {', '.join(specs)}: set a"
             f" network whose forward() takes these (for ids and numbers {', '.join(RECOMMENDERS)}), or prepare with"
-            " `features` or `image` in place of `inputs`"
+            " `features` or `image` instead of `inputs`"
         )
     offered: dict[str, Any] = {} if by_token else {"num_classes": num_classes}
     offered |= {
@@ -79,7 +79,7 @@ class ScaledInputs(nn.Module):
         self.network = network
 
     def forward(self, **inputs: torch.Tensor) -> Any:
-        """What the network answers for the inputs by their names."""
+        """The network's outputs for inputs by name."""
         scaled = {name: layer(inputs[name]) for name, layer in self.images.items()}
         return self.network(**{**inputs, **scaled})
 
@@ -100,6 +100,6 @@ def _check_arguments(network: nn.Module, given: list[str], name: str) -> None:
     said = [f"takes no {', '.join(map(repr, unknown))}"] * bool(unknown)
     said += [f"needs {', '.join(map(repr, missing))}"] * bool(missing)
     raise ModelError(
-        f"the model {name!r} {' and '.join(said)}: its forward() takes {', '.join(takes) or 'nothing'}, and the dataset"
-        f" has {', '.join(given)}. Give `prepare.inputs` the names of its arguments, or forward() those of the inputs"
+        f"the model {name!r} {' and '.join(said)}: its forward() takes {', '.join(takes) or 'nothing'}, but the dataset"
+        f" has {', '.join(given)}. Use the same names in `prepare.inputs` and as arguments of forward()"
     )

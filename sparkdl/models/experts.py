@@ -1,7 +1,7 @@
-"""Mixtures of experts: many small networks, of which each row goes to the few that a gate chooses for it.
+"""Mixtures of experts: a gate sends each row to a few of many small networks, the experts.
 
 Shazeer et al., 2017, "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer" (arXiv
-1701.06538): weights grow with the number of experts, and the computation for a row does not.
+1701.06538). The number of weights grows with the number of experts, but the computation per row does not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ def mixture_of_experts(
 ) -> nn.Module:
     """A linear layer to ``width``, mixtures of experts with residual connections, and logits; images are flattened.
 
-    Each of the ``layers`` is a :class:`MixtureOfExperts`, of which the other options are.
+    Each of the ``layers`` is a :class:`MixtureOfExperts` with the other options.
     """
     stack: list[nn.Module] = [nn.Flatten(), nn.Linear(prod(input_shape), width)]
     stack += [_Residual(MixtureOfExperts(width, experts, hidden, top=top, balance=balance)) for _ in range(layers)]
@@ -40,9 +40,9 @@ def mixture_of_experts(
 
 @contextmanager
 def balance_losses() -> Iterator[list[torch.Tensor]]:
-    """Collect the balance losses of the layers that are called in this block, in training: scalars.
+    """Collects the balance losses (scalars) of all layers that are called in this context in training mode.
 
-    Runs anywhere. Training by :func:`sparkdl.train` adds them to the loss; a loop of your own does so itself.
+    Runs anywhere. :func:`sparkdl.train` adds them to the loss; your own training loop has to do so itself.
     """
     found: list[torch.Tensor] = []
     token = _losses.set(found)
@@ -53,32 +53,34 @@ def balance_losses() -> Iterator[list[torch.Tensor]]:
 
 
 class MixtureOfExperts(nn.Module):
-    """A layer from (..., width) to (..., width): each vector goes to ``top`` experts, and gets their weighted sum.
+    """A layer from (..., width) to (..., width): each vector goes to ``top`` experts; the result is their weighted sum.
 
-    The gate is linear; the weights are the softmax of its ``top`` largest values. No expert is ever full, so that the
-    answer for a row does not depend on the rows beside it. A gate that is left alone comes to prefer a few experts:
-    :func:`balance_losses` has ``balance`` times the number of experts times the sum over experts of the share of
-    choices that fall on one and its mean probability (Switch Transformer: Fedus et al., 2021, arXiv 2101.03961, section
-    2.2), which is ``balance`` where all are chosen equally often. Both are of a rank's batch; with experts that are
-    dealt to ranks (``cluster.layout.experts``), of all ranks' batches together.
+    The gate is linear; the weights are the softmax of its ``top`` largest values. Experts have no capacity limit, so
+    the result for a row does not depend on the rows beside it.
+
+    Without a balance loss, a gate comes to prefer a few experts. The loss in :func:`balance_losses` is ``balance``
+    times the number of experts times the sum, over experts, of the share of choices times the mean probability of the
+    expert (Switch Transformer: Fedus et al., 2021, arXiv 2101.03961, section 2.2). It equals ``balance`` if all experts
+    are chosen equally often. Shares and probabilities are those of a rank's batch, or, with experts that are spread
+    over ranks (``cluster.layout.experts``), of all ranks' batches together.
     """
 
     def __init__(self, width: int, experts: int, hidden: int, *, top: int = 2, balance: float = 0.01) -> None:
         """``hidden``: the neurons of an expert."""
         super().__init__()
         if not 1 <= top <= experts:
-            raise ValueError(f"`top` is {top}, and there are {experts} experts; choose from 1 to {experts}")
+            raise ValueError(f"`top` is {top}, but there are {experts} experts; choose from 1 to {experts}")
         self.gate = nn.Linear(width, experts, bias=False)
         self.experts = Experts(experts, width, hidden)
         self.top, self.balance = top, balance
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Of any floating-point values of shape (..., width), the same shape."""
+        """Maps floating-point values of shape (..., width) to the same shape."""
         vectors = values.flatten(0, -2)
         scores = self.gate(vectors)
         best, chosen = scores.topk(self.top, dim=-1)
         chosen = chosen.flatten()
-        # Places expert after expert, by counting: ONNX has no stable sort.
+        # Positions in the order of experts, by counting, because ONNX has no stable sort.
         chosen_by = functional.one_hot(chosen, self.gate.out_features)
         counts = chosen_by.sum(dim=0)
         earlier = (chosen_by.cumsum(dim=0) * chosen_by).sum(dim=1) - 1
@@ -110,9 +112,9 @@ class Experts(nn.Module):
         self.down_bias = _uniform(count, width, inputs=hidden)
 
     def forward(self, rows: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The answers to rows of shape (n, width), and how many rows of the step each expert has.
+        """The outputs for rows of shape (n, width), and the number of rows of the step for each expert.
 
-        Rows come expert after expert; ``counts`` are how many there are for each.
+        Rows are in the order of experts; ``counts`` is the number of rows of each expert.
         """
         of_expert = zip(rows.split(counts.tolist()), self.up, self.up_bias, self.down, self.down_bias, strict=True)
         answers = [
@@ -123,7 +125,7 @@ class Experts(nn.Module):
 
 
 class _Residual(nn.Module):
-    """A layer of normalised values, and the values added to what it gives."""
+    """A residual connection around a layer whose input is normalised."""
 
     def __init__(self, layer: MixtureOfExperts) -> None:
         super().__init__()
@@ -136,6 +138,6 @@ class _Residual(nn.Module):
 
 
 def _uniform(*shape: int, inputs: int) -> nn.Parameter:
-    """Weights as ``torch.nn.Linear`` begins with them, for so many inputs of a neuron."""
+    """Weights with the initial distribution of ``torch.nn.Linear``, for this number of inputs per neuron."""
     bound = 1 / sqrt(inputs)
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))

@@ -1,7 +1,7 @@
-"""A trained network written to one file: weights, and the graph of operations between them.
+"""Writes a trained network to one file: its weights, and the graph of operations between them.
 
-``torch.export`` traces the network to a graph of ATen operations with a free batch size, and free lengths of sequences;
-:mod:`sparkdl.models.network_file` says how it is kept and reads it back.
+``torch.export`` traces the network to a graph of ATen operations, in which the batch size and the lengths of sequences
+are variable. :mod:`sparkdl.models.network_file` describes the file and reads it.
 """
 
 import json
@@ -30,23 +30,23 @@ from sparkdl.models.room_in_file import room_in_file
 __all__ = ["TracedNetwork", "export_network", "trace_network", "write_network"]
 
 _TRACING = threading.Lock()
-"""``torch.export`` keeps what it is about in variables of the process: of several threads, one at a time may trace."""
+"""``torch.export`` uses global variables of the process, so only one thread at a time may trace."""
 
 
 @dataclass(frozen=True)
 class TracedNetwork:
-    """What a network is whatever its weights: the graph of its operations, and tensors that are not in its state."""
+    """A network without its weights: the graph of its operations, and constants that are not in its state."""
 
     graph: dict[str, Any]
     constants: dict[str, torch.Tensor]
     outputs: tuple[str, ...] = (LOGITS,)
-    """Those of its outputs that the graph gives."""
+    """The outputs that the graph computes."""
     lengths: tuple[str, ...] = ()
     """The inputs whose second dimension may have any length."""
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What its file says of it."""
+        """The metadata in the file's header."""
         return {"sparkdl": json.dumps(self.graph)}
 
 
@@ -58,13 +58,15 @@ def export_network(
     outputs: Sequence[str] = (LOGITS,),
     lengths: Collection[str] = (),
 ) -> Path:
-    """Write the network in evaluation mode, with the batch size left free. Runs on the driver or on a rank.
+    """Write the network in evaluation mode, for any batch size. Runs on the driver or on a rank.
 
-    ``sample`` is a batch of inputs; of each only type and shape behind the first dimension matter, and of inputs whose
-    ``lengths`` are to be free, not the second dimension either: it is 3 or more. ``outputs`` names what the file is to
-    answer of what the network does (:mod:`sparkdl.models.outputs`). The file's answers for one and for three rows are
-    compared with the module's before this returns. Raises :class:`ModelError` if the network cannot be traced (control
-    flow that depends on values), fixes a size that is to be free, lacks an output, or answers otherwise.
+    ``sample`` is a batch of inputs, of which only types and shapes matter; the first dimension is variable, and for the
+    inputs in ``lengths`` also the second one, which must be at least 3 in the sample. ``outputs`` are the outputs of
+    the network that the file computes (:mod:`sparkdl.models.outputs`). Before this returns, the file's outputs for one
+    and for three rows are compared with the module's.
+
+    Raises :class:`ModelError` if the network cannot be traced (control flow that depends on values), works only for one
+    size of a variable dimension, lacks an output, or gives other results than the file.
     """
     return write_network(module, path, sample, trace_network(module, sample, outputs=outputs, lengths=lengths))
 
@@ -72,9 +74,9 @@ def export_network(
 def trace_network(
     module: nn.Module, sample: Inputs, *, outputs: Sequence[str] = (LOGITS,), lengths: Collection[str] = ()
 ) -> TracedNetwork:
-    """Find what :func:`export_network` writes beside the weights, and raise what it raises if that cannot be."""
+    """The part of :func:`export_network` before weights are written. Raises the same errors."""
     with in_mode(module, training=False), torch.no_grad():
-        rows = like(sample, partial(_rows, count=2))  # one row would be taken for a constant
+        rows = like(sample, partial(_rows, count=2))  # torch.export takes a dimension of 1 for a constant
         plain = isinstance(rows, torch.Tensor) and tuple(outputs) == (LOGITS,)
         names = list(rows) if isinstance(rows, dict) else None
         if plain and isinstance(answer(module, rows), torch.Tensor):
@@ -94,9 +96,9 @@ def trace_network(
 def write_network(
     module: nn.Module, path: str | Path, sample: Inputs, traced: TracedNetwork, beside: BesideBase | None = None
 ) -> Path:
-    """Do what :func:`export_network` does with a network that has been traced, maybe with other weights.
+    """The part of :func:`export_network` after tracing; the module may have other weights than the traced one.
 
-    What lies ``beside`` a base, or in it, is not in the file.
+    With ``beside``, adapters and the weights of the base network are not in the file.
     """
     path, metadata = Path(path), traced.metadata
     with in_mode(module, training=False):
@@ -112,12 +114,12 @@ def write_network(
 
 
 def _rows(tensor: torch.Tensor, *, count: int) -> torch.Tensor:
-    """The first row so many times."""
+    """The first row, repeated ``count`` times."""
     return tensor[:1].expand(count, *tensor.shape[1:]).contiguous()
 
 
 def _trace(module: nn.Module, rows: Inputs, lengths: Collection[str]) -> torch.export.ExportedProgram:
-    """The graph of ATen operations, for any number of rows: what a file may not ask for is broken up if it can be."""
+    """The graph of ATen operations for any number of rows; operations that a file must not contain are decomposed."""
     free: list[dict[int, Any]]
     if isinstance(rows, dict):
         free = [{0: Dim.DYNAMIC, 1: Dim.DYNAMIC} if name in lengths else {0: Dim.DYNAMIC} for name in rows]
@@ -134,13 +136,13 @@ def _trace(module: nn.Module, rows: Inputs, lengths: Collection[str]) -> torch.e
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         sizes = "batches and sequences" if lengths else "batches"
         raise ModelError(
-            f"the network cannot be exported for {sizes} of any size: {reason}. Look in its forward() for decisions"
-            " that depend on values, or for a size written as a number"
+            f"the network cannot be exported for {sizes} of any size: {reason}. Look in its forward() for control flow"
+            " that depends on values, or for a size that is written as a number"
         ) from error
 
 
 def _broken_up(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The same without operations that a file may not ask for, and graphs inside it (autocast), if that can be."""
+    """The program with unsupported operations decomposed and nested graphs (autocast) inlined, as far as possible."""
     while True:
         names = {str(node.target) for node in program.graph.nodes}
         table, nested = decompositions(names), _has_graphs(program)
@@ -158,9 +160,9 @@ def _has_graphs(program: torch.export.ExportedProgram) -> bool:
 def _describe(
     program: torch.export.ExportedProgram, within: str
 ) -> tuple[list[str], list[str], dict[str, Any], dict[str, torch.Tensor]]:
-    """The places of a traced network's inputs and outputs, its graph as JSON, and its constants.
+    """The graph nodes of a traced network's inputs and outputs, its graph as JSON, and its constants.
 
-    ``within`` is what the names of weights begin with there, and not in the file.
+    ``within`` is a prefix of the names of weights, which is removed in the file.
     """
     weights: dict[str, str] = {}
     inputs = []
@@ -190,7 +192,7 @@ def _describe(
 
 
 def _is_check(node: torch.fx.Node) -> bool:
-    """Whether the node only checks what was assumed in tracing, or computes what only such checks use."""
+    """Whether the node only checks assumptions of the tracing, or is used only by such checks."""
     if node.op != "call_function":
         return False
     name = getattr(node.target, "__name__", "")
@@ -201,12 +203,12 @@ def _is_check(node: torch.fx.Node) -> bool:
 
 
 def _operation_name(node: torch.fx.Node) -> str:
-    """What the file calls the operation; raises :class:`ModelError` for one that it may not ask for."""
+    """The name of the operation in the file. Raises :class:`ModelError` for one that is not allowed in files."""
     target: Any = node.target
     if isinstance(target, str):
         raise ModelError(
-            f"the network has a part {target!r} that is computed under a condition or in a loop of PyTorch's own"
-            " (torch.cond, while_loop); write it as operations on tensors (torch.where)"
+            f"the network has a part {target!r} inside a control-flow operator of PyTorch (torch.cond, while_loop);"
+            " write it as operations on tensors (torch.where)"
         )
     if isinstance(target, torch._ops.OpOverload):
         name = str(target)
@@ -235,7 +237,7 @@ def _encode(value: Any) -> Any:
 
 
 def _compare(module: nn.Module, network: nn.Module, sample: Inputs, traced: TracedNetwork) -> None:
-    """Check that both answer the same for one row and for three, and for sequences of another length."""
+    """Check that both give the same results for one row and for three, and for sequences of another length."""
     shorter = traced.lengths and {
         name: tensor[:, :-1] if name in traced.lengths else tensor for name, tensor in dict(sample).items()
     }
@@ -248,6 +250,6 @@ def _compare(module: nn.Module, network: nn.Module, sample: Inputs, traced: Trac
                 ours, got = expected[name].cpu(), found[name]
                 if got.shape != ours.shape or not torch.allclose(got, ours, rtol=1e-3, atol=1e-4, equal_nan=True):
                     raise ModelError(
-                        f"the exported network answers {tuple(got.shape)} for {rows} row(s) where the original answers"
+                        f"for {rows} row(s), the exported network returns {tuple(got.shape)} and the original"
                         f" {tuple(ours.shape)}, or other values: does its forward() keep state or draw random numbers?"
                     )

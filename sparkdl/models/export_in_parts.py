@@ -1,4 +1,4 @@
-"""The file of a network that no memory holds whole: room for its weights, which others fill."""
+"""Writes the file of a network that does not fit into memory: with space for its weights, which are filled in later."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ __all__ = ["export_in_parts", "write_in_parts"]
 def export_in_parts(
     module: nn.Module, path: str | Path, sample: Inputs, shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, torch.Tensor]:
-    """Write a network that is like another one but for the shapes of some weights. Runs on the driver or on a rank.
+    """Write a network that is equal to ``module`` except for the ``shapes`` of some weights. On the driver or a rank.
 
-    ``module`` is traced and tried as :func:`export_network` does, and written as :func:`write_in_parts` does. Raises
-    :class:`ModelError` as :func:`export_network` does.
+    ``module`` is traced and checked as by :func:`export_network`, whose errors it raises, and written as by
+    :func:`write_in_parts`.
     """
     traced = trace_network(module, sample)
     write_network(module, path, sample, traced)
@@ -37,10 +37,10 @@ def write_in_parts(
     like: Mapping[str, torch.Tensor],
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Write a network with room for weights like these, of other ``shapes`` where they are named. Runs anywhere.
+    """Write a network with space for weights like these, with other ``shapes`` for those named there. Runs anywhere.
 
-    Returns the weights as tensors that lie in the file and not in memory: whoever fills them needs no room for the
-    whole.
+    Returns the weights as tensors that are mapped to the file, so that they can be filled in one by one without having
+    all of them in memory.
     """
     tensors = room_in_file(Path(path), {**like, **traced.constants}, shapes or {}, traced.metadata)
     for name, value in traced.constants.items():

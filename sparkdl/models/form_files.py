@@ -1,4 +1,4 @@
-"""Lighter forms of a network: files beside it in the model's folder, and ``forms.json``, which says what they are.
+"""Lighter forms of a network: files beside it in the model's folder, and ``forms.json``, which describes them.
 
 :mod:`sparkdl.forms` makes them. Runs anywhere.
 """
@@ -17,7 +17,7 @@ from sparkdl.storage import hash_file
 __all__ = ["FORMS_FILE", "FORM_FILES", "Form", "checked_form", "files_to_leave", "read_forms", "write_forms"]
 
 FORMS_FILE = "forms.json"
-"""What the folder's forms are."""
+"""The file that describes the forms in a model's folder."""
 FORM_FILES: Mapping[FormName, str] = {
     "int8": "int8.onnx",
     "int8_weights": "int8_weights.safetensors",
@@ -28,33 +28,33 @@ FORM_FILES: Mapping[FormName, str] = {
 
 
 class Form(BaseModel):
-    """One lighter form, and what it lost."""
+    """One lighter form, with its figure and that of the original."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: Annotated[str | None, Field(pattern=r"^[a-z0-9_]+\.[a-z]+$")] = None
-    """Its name in the folder; by default the one in :data:`FORM_FILES`."""
+    """The file's name in the folder; by default the one in :data:`FORM_FILES`."""
     replaces: tuple[str, ...] = (NETWORK_FILE,)
-    """The original's files, of which whoever opens the form has no need."""
+    """The original's files, which are not needed to open the form."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     bytes: Annotated[int, Field(gt=0)]
     original_bytes: Annotated[int, Field(gt=0)]
-    """Of the files that it replaces."""
+    """The bytes of the files that it replaces."""
     made: str
-    """How, in words."""
+    """How it was made, in words."""
     rows_at_a_time: Annotated[int | None, Field(gt=0)] = None
-    """Of what ONNX Runtime computes: in pieces of how many rows it does so the fastest; None: in whole batches."""
+    """For ONNX Runtime: the number of rows per call that is fastest; None: whole batches."""
     metric: str
-    """The figure of the task, behind the split that it was measured on: ``validation_accuracy``."""
+    """The split and the figure of the task that was measured on it: ``validation_accuracy``."""
     figure: float
     original_figure: float
-    """The network's own, on the same rows."""
+    """The figure of the original on the same rows."""
     rows: Annotated[int, Field(gt=0)]
-    """How many those were."""
+    """The number of these rows."""
 
 
 class FormsFile(BaseModel):
-    """What ``forms.json`` holds."""
+    """The content of ``forms.json``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,9 +63,9 @@ class FormsFile(BaseModel):
 
 
 def read_forms(folder: Path) -> dict[FormName, Form]:
-    """The forms in a model's folder by name; none where there is no ``forms.json``.
+    """The forms in a model's folder, by name; empty if there is no ``forms.json``.
 
-    Raises :class:`ModelError` for one that is damaged.
+    Raises :class:`ModelError` if that file is damaged.
     """
     path = folder / FORMS_FILE
     try:
@@ -75,16 +75,16 @@ def read_forms(folder: Path) -> dict[FormName, Form]:
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"])) or "the file as a whole"
-        raise ModelError(f"{path} does not say what forms there are: {place}: {problem['msg']}") from None
+        raise ModelError(f"{path} is not a valid description of forms: {place}: {problem['msg']}") from None
 
 
 def write_forms(folder: Path, forms: Mapping[FormName, Form]) -> None:
-    """Write what the forms in a model's folder are."""
+    """Write the description of the forms in a model's folder."""
     (folder / FORMS_FILE).write_text(FormsFile(forms=dict(forms)).model_dump_json(indent=1))
 
 
 def checked_form(folder: Path, name: FormName) -> Path:
-    """The file of a form, which is the one that was made.
+    """The file of a form, whose digest is checked.
 
     Raises :class:`ConfigError` for a form that the model does not have, and :class:`ModelError` for a file that is
     missing or was altered.
@@ -103,15 +103,15 @@ def checked_form(folder: Path, name: FormName) -> Path:
     if found != forms[name].sha256:
         raise ModelError(
             f"the model's form {name!r} is damaged: the SHA-256 of {path} is not the one in {FORMS_FILE}; fetch the"
-            " model again, or make the form anew (`sparkdl compress`)"
+            " model again, or make the form again (`sparkdl compress`)"
         )
     return path
 
 
 def files_to_leave(folder: Path, form: FormChoice) -> set[str]:
-    """The files of a model's folder that are of no use to who opens it in a form; ``auto`` is the original or ``onnx``.
+    """The files of a model's folder that are not needed to open this form; ``auto`` may open the original or ``onnx``.
 
-    Runs anywhere. The model has the form.
+    Runs anywhere. The model must have the form.
     """
     forms = read_forms(folder)
     files = {name: _file_of(name, each) for name, each in forms.items()}

@@ -1,9 +1,9 @@
-"""The whole state of a network: what its ``state_dict`` has, and the buffers that are left out of it.
+"""The full state of a network: its ``state_dict``, and the buffers that are not in it.
 
-``register_buffer(..., persistent=False)`` leaves a buffer out of a ``state_dict``, though training may change it, as it
-does a running mean. What was saved without it would be another network than the one that was evaluated.
+``register_buffer(..., persistent=False)`` excludes a buffer from the ``state_dict``, even if training changes it, as it
+does a running mean. Without it, the saved network would differ from the one that was evaluated.
 
-Of a network whose own weights stay as they were built, beside adapters, these are no part of its state.
+The frozen weights of a network with adapters are not part of its state.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,11 +14,11 @@ from torch import nn
 __all__ = ["full_state", "leave_out_of_state", "load_full_state"]
 
 LEFT_OUT = "_sparkdl_left_out"
-"""The attribute of a network that names the parameters which are no part of its state."""
+"""The attribute of a network with the names of parameters that are not part of its state."""
 
 
 def full_state(network: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and all buffers by name, the very tensors. Runs anywhere."""
+    """Parameters and all buffers by name: the tensors themselves, not copies. Runs anywhere."""
     kept = network.state_dict()
     left_out = getattr(network, LEFT_OUT, ())
     whole = kept | _passing(network, kept)
@@ -26,7 +26,7 @@ def full_state(network: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def leave_out_of_state(network: nn.Module, names: Collection[str]) -> None:
-    """Say which parameters are no part of a network's state from now on: those that are built anew, and never trained.
+    """Exclude parameters from a network's state from now on: those that are rebuilt each time, and never trained.
 
     Runs anywhere.
     """
@@ -34,10 +34,10 @@ def leave_out_of_state(network: nn.Module, names: Collection[str]) -> None:
 
 
 def load_full_state(network: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Put back what :func:`full_state` gave. Runs anywhere.
+    """Restore the result of :func:`full_state`. Runs anywhere.
 
-    Older files have no buffers that a ``state_dict`` leaves out: these then stay as they are. Such a buffer takes the
-    shape that it had, which a forward pass may have made. Raises ``RuntimeError`` as ``load_state_dict`` does.
+    Older files lack the buffers that are not in a ``state_dict``: these stay unchanged then. Such a buffer gets the
+    saved shape, because a forward pass may have changed it. Raises ``RuntimeError`` as ``load_state_dict`` does.
     """
     own = network.state_dict()
     passing = _passing(network, own)
@@ -55,6 +55,6 @@ def load_full_state(network: nn.Module, state: Mapping[str, torch.Tensor]) -> No
 
 
 def _passing(network: nn.Module, kept: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The buffers that a ``state_dict`` leaves out."""
+    """The buffers that are not in the ``state_dict``."""
     buffers = network.named_buffers(remove_duplicate=False)
     return {name: buffer.detach() for name, buffer in buffers if name not in kept}

@@ -1,4 +1,4 @@
-"""The file of a network with its weights in half precision: half the bytes, computed with in float32."""
+"""Writes a network's file with weights in half precision: half the bytes; computation stays in float32."""
 
 import json
 from pathlib import Path
@@ -14,15 +14,15 @@ __all__ = ["write_in_half"]
 
 
 def write_in_half(source: str | Path, target: str | Path) -> Path:
-    """Write the network of a file with its float32 tensors in float16, which :func:`load_network` reads as float32.
+    """Write the network of a file with its float32 tensors in float16. :func:`load_network` reads them as float32.
 
-    A tensor with numbers that are too large for float16 stays as it is. Runs anywhere. Raises :class:`ModelError` for a
-    network that is built by its own code, and for one that has no float32 tensors.
+    A tensor with values that are too large for float16 stays float32. Runs anywhere. Raises :class:`ModelError` for a
+    network that is built by its own code, and for one without float32 tensors.
     """
     tensors, graph = read_parts(source)
     if graph["version"] == REFERENCE:
         raise ModelError(f"the network in {source} is not exported: {graph['model']!r} builds it")
-    graph.pop("base", None)  # whose tensors are among them now
+    graph.pop("base", None)  # the base's tensors have been read, and are written with the others
     halves = {name: tensor.half() for name, tensor in tensors.items() if tensor.dtype == torch.float32}
     halves = {name: half for name, half in halves.items() if bool((half.isfinite() | ~tensors[name].isfinite()).all())}
     if not halves:

@@ -1,8 +1,7 @@
-"""The file of a network with its weights in 8 bits: a quarter of the bytes, computed with as before.
+"""Writes a network's file with weights in 8 bits: a quarter of the bytes; computation stays in float32.
 
-Each row of a weight, such as what one output of a layer reads, has a scale of its own. A weight becomes float32 where
-an operation reads it, and is dropped behind the last one that does, so that the network takes a quarter of the memory,
-too.
+Each row of a weight, such as the weights of one output of a layer, has its own scale. A weight becomes float32 when an
+operation reads it, and is dropped after the last one that does, so that the network also takes a quarter of the memory.
 """
 
 import json
@@ -19,19 +18,19 @@ __all__ = ["write_in_int8"]
 
 _LARGEST = 127
 _FEWEST = 1024
-"""Numbers of a tensor below which a scale for each row is not worth it."""
+"""The fewest elements of a tensor for which int8 with a scale per row saves enough."""
 
 
 def write_in_int8(source: str | Path, target: str | Path) -> Path:
     """Write the network of a file with its weights in int8, which :func:`load_network` reads. Runs anywhere.
 
-    Those are its float32 matrices and kernels; biases and what is small stay as they are. Raises :class:`ModelError`
-    for a network that is built by its own code, and for one without such weights.
+    Its float32 matrices and kernels become int8; biases and small tensors stay float32. Raises :class:`ModelError` for
+    a network that is built by its own code, and for one without such weights.
     """
     tensors, graph = read_parts(source)
     if graph["version"] == REFERENCE:
         raise ModelError(f"the network in {source} is not exported: {graph['model']!r} builds it")
-    graph.pop("base", None)  # whose tensors are among them now
+    graph.pop("base", None)  # the base's tensors have been read, and are written with the others
     constants = set(graph.get("constants", ()))
     chosen = [
         name

@@ -1,4 +1,4 @@
-"""The modes of a network's modules, which layers such as dropout and batch normalisation look at."""
+"""Training and evaluation mode, on which layers such as dropout and batch normalisation depend."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ __all__ = ["in_mode"]
 
 @contextmanager
 def in_mode(network: nn.Module, *, training: bool) -> Iterator[nn.Module]:
-    """Put a network into training or evaluation mode, and afterwards each of its modules back into its own.
+    """Within this context, a network is in training or evaluation mode; afterwards each module has its own mode again.
 
     Runs anywhere.
     """

@@ -1,8 +1,8 @@
-"""A network read from a file that holds no code: weights, and the graph of operations between them.
+"""Reads a network from a file that contains no code: its weights, and the graph of operations between them.
 
-``torch.export.load`` unpickles, evaluates expressions and opens shared libraries found in a file. Here the graph is
-JSON in the header of a safetensors file (https://huggingface.co/docs/safetensors), beside the weights under their own
-names, and can reach nothing but known tensor operations of ATen (:mod:`sparkdl.models.operations`).
+``torch.export.load`` unpickles, evaluates expressions and opens shared libraries found in a file. Here, the graph is
+JSON in the header of a safetensors file (https://huggingface.co/docs/safetensors), and can only call known tensor
+operations of ATen (:mod:`sparkdl.models.operations`). The weights are in the same file under their own names.
 :mod:`sparkdl.models.export` writes such files.
 """
 
@@ -39,31 +39,31 @@ __all__ = [
 ]
 
 NETWORK_FILE = "network.safetensors"
-"""What the network is called in the folder of a registered model."""
+"""The network's file in the folder of a registered model."""
 
 UNNAMED = 1
-"""The version of files of a network that takes one tensor and answers one tensor of logits: ``input`` and ``output``
-are the places in the graph where they are."""
+"""The version of files of networks with a single input and only logits as output. ``input`` and ``output`` are their
+nodes in the graph."""
 NAMED = 2
-"""The version of files of all other networks: ``inputs`` and ``outputs`` have these places by name."""
+"""The version of files of all other networks. ``inputs`` and ``outputs`` have their nodes by name."""
 INPUT = "input"
-"""What a file of the second version calls an input that has no name."""
+"""The name of a single, unnamed input in files of the second version."""
 IN_HALF = "in_half"
-"""The key of the names of tensors that a file has in half precision, and the network in float32."""
+"""The key with the names of tensors that are float16 in the file and float32 in the network."""
 IN_INT8 = "in_int8"
-"""The key of the names of tensors that a file has in int8, each with the scales of its rows in another tensor."""
+"""The key with the names of tensors that are int8 in the file; another tensor has the scales of each one's rows."""
 
 CONSTANTS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
-"""Arguments that are neither numbers nor tensors, kept by their name in ``torch``."""
+"""Arguments that are neither numbers nor tensors. A file has their names in ``torch``."""
 
 
 def load_network(path: str | Path, *, trusted: Collection[str] = ()) -> nn.Module:
     """Read a network written by :func:`export_network`, for inference on the CPU. Runs anywhere.
 
-    Nothing in the file is executed by reading it, and what it asks for when called is restricted to tensor operations.
-    A network that is kept by the name of its code (:mod:`sparkdl.models.reference`) is built by that code where its
-    module, or a package that has it, is among the ``trusted`` ones. Raises :class:`ModelError` if the file is missing,
-    damaged, or holds anything else, and if that code is not trusted, missing, or builds another network.
+    Reading executes nothing in the file, and the network can only call tensor operations. A network that could not be
+    exported (:mod:`sparkdl.models.reference`) is built by its own code, if its module or package is among the
+    ``trusted`` ones. Raises :class:`ModelError` if the file is missing, damaged, or not a network, and if that code is
+    not trusted, missing, or builds a network that the weights do not fit.
     """
     tensors, graph = read_parts(path)
     if graph["version"] == REFERENCE:
@@ -76,12 +76,12 @@ def load_network(path: str | Path, *, trusted: Collection[str] = ()) -> nn.Modul
 
 
 def scale_of(name: str) -> str:
-    """The name of the tensor with the scales of one that is kept in int8."""
+    """The name of the tensor with the scales of an int8 tensor."""
     return f"{name}.scale_of_rows"
 
 
 def module_of(path: str | Path) -> str | None:
-    """The module whose code builds a network that is not exported; None for one that is. Runs anywhere.
+    """The module whose code builds a network that could not be exported; None for an exported one. Runs anywhere.
 
     Raises :class:`ModelError` if the file is missing or damaged.
     """
@@ -90,9 +90,9 @@ def module_of(path: str | Path) -> str | None:
 
 
 def load_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """The state dict of the network that was exported, to go on training from. Runs anywhere.
+    """The state dict of the exported network, from which training can continue. Runs anywhere.
 
-    Raises :class:`ModelError` if the file is missing, damaged, or holds anything else.
+    Raises :class:`ModelError` if the file is missing, damaged, or not a network.
     """
     tensors, graph = read_parts(path)
     constants = set(graph.get("constants", ()))
@@ -126,7 +126,7 @@ class Network(nn.Module):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The names of its inputs, in their order; of one that has none, ``input``."""
+        """The names of its inputs, in order; ``input`` for a single, unnamed one."""
         return tuple(self._inputs)
 
     @property
@@ -135,14 +135,14 @@ class Network(nn.Module):
         return tuple(self._outputs)
 
     def forward(self, *unnamed: torch.Tensor, **named: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Of inputs of shape (n, ...) for any n, by name or in their order: the logits, or the outputs by name.
+        """The logits, or the outputs by name, for inputs of shape (n, ...) with any n, given by name or in order.
 
         Raises :class:`ModelError` if inputs are missing or unknown.
         """
         given = {**dict(zip(self._inputs, unnamed, strict=False)), **named}
         if given.keys() != self._inputs.keys():
             raise ModelError(
-                f"the network takes the inputs {', '.join(self._inputs)}, and was given {', '.join(given) or 'none'}"
+                f"the network takes the inputs {', '.join(self._inputs)}, but was given {', '.join(given) or 'none'}"
             )
         values: dict[str, Any] = {
             node: self._tensors[name] for node, name in self._weights.items() if name not in self._in_int8
@@ -162,22 +162,22 @@ class Network(nn.Module):
         return found if self._named else found[LOGITS]
 
     def _whole(self, name: str) -> torch.Tensor:
-        """A weight that is kept in int8, as operations read it."""
+        """An int8 weight as float32."""
         scale = self._tensors[self._in_int8[name]]
         return self._tensors[name].to(scale.dtype) * scale
 
     def _check_order(self) -> None:
-        """Every value must be there before a step reads it."""
+        """Check that every value is computed before a step reads it."""
         known = {*self._weights, *self._inputs.values()}
         for step in self._steps:
             if not step.reads <= known:
-                raise ModelError(f"the network's step {step.name!r} reads what no step before it makes")
+                raise ModelError(f"the network's step {step.name!r} reads a value that no earlier step computes")
             known.add(step.name)
         if not known.issuperset(self._outputs.values()):
-            raise ModelError("the network's output is made by none of its steps")
+            raise ModelError("the network's output is not computed by any of its steps")
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "Network":
-        """What ``.to()`` and its like do, for tensors whose dotted names a module cannot register."""
+        """Implements ``.to()`` and similar methods for tensors whose dotted names a module cannot register."""
         self._tensors = {name: fn(tensor) for name, tensor in self._tensors.items()}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
@@ -185,13 +185,13 @@ class Network(nn.Module):
 
 @dataclass(frozen=True)
 class _Reference:
-    """Stands for a value of an earlier step in the arguments of a later one."""
+    """A placeholder for the value of an earlier step, in the arguments of a later one."""
 
     name: str
 
 
 class _InputDevice:
-    """Stands for the device of the network's input."""
+    """A placeholder for the device of the network's input."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class _Step:
 
 
 def _decode(value: Any) -> Any:
-    """The argument that :func:`_encode` wrote; tensors and the device are filled in when the network is called."""
+    """The argument that was encoded as JSON; tensors and the device are filled in when the network is called."""
     if isinstance(value, list):
         return [_decode(item) for item in value]
     if not isinstance(value, dict):
@@ -229,12 +229,12 @@ def _decode(value: Any) -> Any:
         return complex(*map(float, name))
     constant = getattr(torch, name)
     if not isinstance(constant, CONSTANTS[kind]):
-        raise ModelError(f"the network asks for the {kind} {name!r}, which does not exist")
+        raise ModelError(f"the network uses the {kind} {name!r}, which does not exist")
     return constant
 
 
 def _fill(value: Any, values: dict[str, Any], device: torch.device) -> Any:
-    """The argument with tensors and the device in their places."""
+    """The argument, with placeholders replaced by tensors and the device."""
     if isinstance(value, _Reference):
         return values[value.name]
     if isinstance(value, list):
@@ -249,7 +249,7 @@ def _references(value: Any) -> set[str]:
 
 
 def _last_uses(steps: list[_Step], *, keep: set[str]) -> list[list[str]]:
-    """For each step, the values that nothing after it reads: freed at once, so that memory does not grow with depth."""
+    """For each step, the values that no later step reads. They are freed at once, so that memory stays bounded."""
     seen, result = set(keep), []
     for step in reversed(steps):
         used = {*step.reads, step.name}
@@ -259,7 +259,7 @@ def _last_uses(steps: list[_Step], *, keep: set[str]) -> list[list[str]]:
 
 
 def read_parts(path: str | Path, *, with_tensors: bool = True) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors of a network's file and what its header says. Raises :class:`ModelError` for no or another file."""
+    """The tensors and the header of a network's file. Raises :class:`ModelError` if it is missing or not a network."""
     try:
         with safe_open(path, framework="pt") as file:
             graph = json.loads((file.metadata() or {}).get("sparkdl", "null"))

@@ -1,8 +1,8 @@
 """A few well-known networks to start from.
 
-Each takes ``input_shape`` (without the batch), and ``num_classes``, and returns a module from float32 inputs to
-logits of shape (n, num_classes). Images arrive as (n, channels, height, width). None of them normalises over the
-batch: the result for a row does not depend on the rows beside it, nor on the number of ranks.
+Each function takes ``input_shape`` (without the batch) and ``num_classes``, and returns a module that maps float32
+inputs to logits of shape (n, num_classes). Images have the shape (n, channels, height, width). None of the networks
+normalises over the batch: the result for a row depends neither on the rows beside it nor on the number of ranks.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,9 +16,9 @@ from sparkdl.models.experts import mixture_of_experts
 __all__ = ["NETWORKS", "NO_WORD", "WordVectors", "bag_of_words", "cnn", "lenet", "mlp", "resnet"]
 
 NO_WORD = 0
-"""Among the numbers of a text's words, where it has no more of them."""
+"""The padding behind the numbers of a text's words."""
 CACHED_BYTES = 2_500_000
-"""Of a feature map that a CPU's core computes at a time: what its second-level cache holds, or a little more."""
+"""The bytes of a feature map that a CPU core computes at a time: about the size of its second-level cache."""
 
 
 def mlp(
@@ -45,9 +45,9 @@ def cnn(
     hidden: int = 128,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """A small convolutional network: 3x3 convolutions, each halved by max-pooling, and one hidden layer.
+    """A small convolutional network: 3x3 convolutions, each followed by 2x2 max-pooling, and one hidden layer.
 
-    The last feature map is pooled to 7x7 where it is larger, whatever the size of the image.
+    If the last feature map is larger than 7x7, it is pooled to that size.
     """
     depth, height, width = _channels_first(input_shape)
     layers: list[nn.Module] = []
@@ -74,8 +74,8 @@ def lenet(
 ) -> nn.Module:
     """LeNet-5 (LeCun et al., 1998) as it is used today: with max-pooling and ReLU; 61,706 weights for Fashion-MNIST.
 
-    Two 5x5 convolutions, the first one padded, each halved, and a multi-layer perceptron; images have 9x9 pixels or
-    more.
+    Two 5x5 convolutions, the first one padded, each followed by 2x2 pooling, and a multi-layer perceptron. Images must
+    have at least 9x9 pixels.
     """
     depth, height, width = _channels_first(input_shape)
     if min(height, width) < 9:
@@ -99,8 +99,8 @@ def resnet(
 ) -> nn.Module:
     """A small residual network (He et al., 2016, arXiv 1512.03385) with group normalisation.
 
-    Group normalisation (Wu and He, 2018, arXiv 1803.08494) stands where the paper has batch normalisation. Each entry
-    of ``channels`` is a stage of ``blocks`` basic blocks; every stage but the first halves the image.
+    Group normalisation (Wu and He, 2018, arXiv 1803.08494) replaces the paper's batch normalisation. Each entry of
+    ``channels`` is a stage of ``blocks`` basic blocks; every stage except the first halves the image.
     """
     depth, height, width = _channels_first(input_shape)
     layers: list[nn.Module] = [nn.Conv2d(depth, channels[0], 3, padding=1, bias=False), _norm(channels[0]), nn.ReLU()]
@@ -122,8 +122,9 @@ def bag_of_words(
 ) -> nn.Module:
     """The mean of a text's word vectors, and a multi-layer perceptron on it (Joulin et al., 2016, arXiv 1607.01759).
 
-    Inputs are numbers of words from 1 to ``vocabulary``, (n, words of a text); 0 is no word. With ``sparse``, the
-    gradient of the vectors has only the words of a batch, which ``sgd`` without momentum and Adagrad take.
+    Inputs have the shape (n, words of a text), and are numbers of words from 1 to ``vocabulary``; 0 is padding. With
+    ``sparse``, the gradient of the vectors contains only the words of a batch; ``sgd`` without momentum, Adagrad and
+    ``sparse_adam`` support that.
     """
     return nn.Sequential(
         WordVectors(vocabulary, width, sparse), mlp(input_shape=(width,), num_classes=num_classes, hidden=hidden)
@@ -138,28 +139,28 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "bag_of_words": bag_of_words,
     "mixture_of_experts": mixture_of_experts,
 }
-"""The names that ``train.model`` knows."""
+"""The networks by their names in ``train.model``."""
 
 
 class WordVectors(nn.Module):
-    """The mean of the vectors of a text's words, the first layer of a bag of words; zeros where it has none."""
+    """The mean of the vectors of a text's words, the first layer of a bag of words; zeros for a text without words."""
 
     def __init__(self, vocabulary: int, width: int, sparse: bool) -> None:
         super().__init__()
         self.table = nn.EmbeddingBag(vocabulary + 1, width, mode="mean", sparse=sparse, padding_idx=NO_WORD)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Of numbers of shape (n, words of a text), in any type."""
+        """The vectors (n, width) for numbers of words of shape (n, words of a text), in any type."""
         mean: torch.Tensor = self.table(words.long())
         return mean
 
 
 class _InPieces(nn.Module):
-    """Layers that a CPU takes a few rows through at a time, so that what one hands to the next is still in its cache.
+    """Layers that a CPU computes for a few rows at a time, so that the values between them stay in its cache.
 
-    Steps take less time, and ranks on one host, which share its memory's bandwidth, hinder each other less. Only for
-    layers that treat each row by itself, which batch normalisation does not. ``largest`` is the number of values in a
-    row's largest feature map.
+    Steps take less time, and ranks on one host, which share its memory bandwidth, slow each other down less. Only for
+    layers that treat rows independently, unlike batch normalisation. ``largest`` is the number of values in a row's
+    largest feature map.
     """
 
     def __init__(self, layers: Iterable[nn.Module], largest: int) -> None:
@@ -198,12 +199,12 @@ class _BasicBlock(nn.Module):
 
 
 def _norm(channels: int) -> nn.Module:
-    """Groups of about eight channels; one group where eight does not divide them."""
+    """Group normalisation with eight channels per group, or with one group if eight does not divide the channels."""
     return nn.GroupNorm(channels // 8 if channels % 8 == 0 else 1, channels)
 
 
 def _channels_first(input_shape: Sequence[int]) -> tuple[int, int, int]:
-    """(channels, height, width) of an image's shape; a plain vector is an error."""
+    """The channels, height and width of an image's shape. Raises ``ValueError`` for the shape of a vector."""
     if len(input_shape) != 3:
         raise ValueError(
             f"this network reads images of shape (channels, height, width), not inputs of shape {tuple(input_shape)};"

@@ -1,4 +1,4 @@
-"""A network that is built where its weights need no memory: large tensors lie in files of this machine's disk."""
+"""Builds a network whose weights take no memory: large tensors are stored in files on this machine's disk."""
 
 import tempfile
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from typing_extensions import override
 __all__ = ["tensors_on_disk"]
 
 LARGE_BYTES = 1 << 20
-"""From here on a tensor lies on disk: a smaller one is not worth a file."""
+"""The size from which a tensor is stored on disk."""
 
 
 @contextmanager
 def tensors_on_disk() -> Iterator[None]:
-    """Keep the large tensors that are made in this block on disk, with the values that they have anyway. Runs anywhere.
+    """Within this context, large tensors that are made are stored on disk, with the same values. Runs anywhere.
 
-    A tensor is in memory while it is made, and its file, in ``TMPDIR``, is gone with the tensor. What is read of it or
-    written to it is in the system's page cache, which gives it up when memory is short.
+    A tensor is in memory only while it is made. Its file, in ``TMPDIR``, is removed with the tensor. Reads and writes
+    go through the kernel's page cache, which is released when memory is short.
     """
     with _OnDisk():
         yield
@@ -47,5 +47,5 @@ class _OnDisk(TorchDispatchMode):
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """What tells the memory of one tensor from another's."""
+    """The identity of a tensor's memory: equal for tensors that share it."""
     return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)

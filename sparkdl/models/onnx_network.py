@@ -1,7 +1,7 @@
-"""A network opened from an ONNX file (https://onnx.ai/onnx/repo-docs/IR.html), which ONNX Runtime computes on the CPU.
+"""Opens a network from an ONNX file (https://onnx.ai/onnx/repo-docs/IR.html); ONNX Runtime computes it on the CPU.
 
-Nothing in the file is executed but operators that ONNX Runtime has built in: no library of others' operators is
-loaded, and weights that lie in other files are refused.
+Only operators that are built into ONNX Runtime are executed: no library of custom operators is loaded, and weights in
+other files are refused.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,15 +19,15 @@ __all__ = ["OnnxNetwork"]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 _ERRORS_ONLY = 3
-"""ONNX Runtime's level of what it logs: warnings are about how it could be faster."""
+"""ONNX Runtime's log level: its warnings are only about speed."""
 
 
 class OnnxNetwork(nn.Module):
-    """Answers tensors by name, as a network that is read from its own file does. Runs in tasks and servers.
+    """A network with the same interface as :class:`~sparkdl.models.network_file.Network`. Runs in tasks and servers.
 
-    It computes with as many threads as PyTorch would when it is opened (``torch.get_num_threads()``). Raises
-    :class:`~sparkdl.errors.ConfigError` where ``onnxruntime`` is not installed, and :class:`ModelError` for a file that
-    is missing, damaged, or asks for what ONNX Runtime has not.
+    It computes with as many threads as PyTorch has when it is opened (``torch.get_num_threads()``). Raises
+    :class:`~sparkdl.errors.ConfigError` if ``onnxruntime`` is not installed, and :class:`ModelError` for a file that is
+    missing, damaged, or uses operators that ONNX Runtime lacks.
     """
 
     def __init__(self, path: str | Path, *, rows_at_a_time: int | None = None) -> None:
@@ -40,23 +40,23 @@ class OnnxNetwork(nn.Module):
         options.intra_op_num_threads = torch.get_num_threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = _ERRORS_ONLY
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # in cores that other tasks have
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other tasks need the cores
         try:
             self._session: Any = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime has a class of its own for each kind
+        except Exception as error:  # ONNX Runtime's exceptions have no common class
             raise ModelError(f"ONNX Runtime cannot open the network in {path}: {_first_line(error)}") from None
         self._inputs = tuple(each.name for each in self._session.get_inputs())
         self._outputs = [each.name for each in self._session.get_outputs()]
 
     def forward(self, *unnamed: torch.Tensor, **named: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The outputs by name, of inputs of shape (n, ...) for any n, by name or in their order.
+        """The outputs by name, for inputs of shape (n, ...) with any n, given by name or in order.
 
-        Raises :class:`ModelError` if inputs are missing or unknown, or have values that the network cannot take.
+        Raises :class:`ModelError` if inputs are missing or unknown, or have values that the network cannot compute.
         """
         given = {**dict(zip(self._inputs, unnamed, strict=False)), **named}
         if given.keys() != set(self._inputs):
             raise ModelError(
-                f"the network takes the inputs {', '.join(self._inputs)}, and was given {', '.join(given) or 'none'}"
+                f"the network takes the inputs {', '.join(self._inputs)}, but was given {', '.join(given) or 'none'}"
             )
         arrays: Arrays = {name: tensor.numpy() for name, tensor in given.items()}
         try:
@@ -76,23 +76,23 @@ class OnnxNetwork(nn.Module):
 
 
 def _read(path: str | Path) -> bytes:
-    """The bytes of an ONNX file, in which its weights are, too."""
+    """The bytes of an ONNX file, which must contain its weights. Raises :class:`ModelError`."""
     onnx = require("onnx", extra="forms")
     try:
         content = Path(path).read_bytes()
         model = onnx.load_model_from_string(content)
     except FileNotFoundError:
         raise ModelError(f"there is no network at {path}") from None
-    except Exception as error:  # of the protocol buffers below
+    except Exception as error:  # errors of the protobuf library
         raise ModelError(f"the network in {path} is damaged: {_first_line(error)}") from None
     tensors = (*_of_graph(model.graph), *(tensor for each in model.functions for tensor in _of_nodes(each.node)))
     if any(tensor.external_data for tensor in tensors):
-        raise ModelError(f"the network in {path} has weights in other files, which are not read")
+        raise ModelError(f"the network in {path} has weights in other files, which are refused; export it to one file")
     return content
 
 
 def _of_graph(graph: Any) -> Iterator[Any]:
-    """All tensors of a graph and of the graphs in it."""
+    """All tensors of a graph and of its nested graphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)

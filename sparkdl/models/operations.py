@@ -1,10 +1,10 @@
-"""Which operations the file of a network may ask for: those that compute tensors from tensors and numbers.
+"""The operations that a network's file may contain: those that compute tensors from tensors and numbers.
 
-They are PyTorch's own small set, core ATen (https://docs.pytorch.org/docs/stable/torch.compiler_ir.html), into which it
-can break up everything else that computes; what breaking up leaves as it is; and some that are kept whole, since they
-are faster or older files have them. An exporter breaks up all others (:func:`decompositions`). What reads files, calls
-other programs or Python, gives memory that nobody has written, trusts indices that it does not check, draws random
-numbers or belongs to training is not among them.
+They are PyTorch's core ATen set (https://docs.pytorch.org/docs/stable/torch.compiler_ir.html), into which it can
+decompose most other operations; those that it cannot decompose; and some that are not decomposed, because they are
+faster or because older files contain them. The export decomposes all others (:func:`decompositions`). Operations that
+read files, call other programs or Python, return uninitialised memory, do not check indices, draw random numbers or
+belong to training are not allowed.
 """
 
 import operator
@@ -22,10 +22,11 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     f"operator.{name}": getattr(operator, name)
     for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "getitem")
 }
-"""What a graph may do with sizes, and the way to one of an operation's several results."""
+"""Python functions that a graph may call: arithmetic on sizes, and access to one of several results."""
 
 _NOT_OF_CORE = frozenset(["empty", "empty_strided", "resize", "_embedding_bag", "native_dropout"])
-"""Core ATen's that give memory as it is, trust offsets, or draw numbers; so do its derivatives and random numbers."""
+"""Operations of core ATen that are not allowed: they return uninitialised memory, do not check offsets, or draw random
+numbers. Its derivatives and random number generators are not allowed either."""
 _LEFT = """
     adaptive_max_pool2d adaptive_max_pool3d batch_norm chunk contiguous dropout alpha_dropout feature_dropout
     feature_alpha_dropout embedding_renorm grid_sampler_3d
@@ -45,7 +46,7 @@ _LEFT = """
     _linalg_eigvals _linalg_det _linalg_slogdet cholesky cholesky_inverse cholesky_solve triangular_solve linalg_solve
     linalg_cholesky linalg_lu_factor
 """
-"""What PyTorch's decompositions leave beside core ATen: other layers, views, statistics, linear algebra."""
+"""Operations that PyTorch cannot decompose into core ATen: other layers, views, statistics, linear algebra."""
 _WHOLE = """
     linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
     instance_norm layer_norm group_norm rms_norm embedding_bag
@@ -60,7 +61,7 @@ _WHOLE = """
     matmul dot outer tensordot kron baddbmm cdist cosine_similarity linalg_norm linalg_inv fft_rfft fft_fft2
     masked_fill index_fill one_hot zero zeros ones zeros_like ones_like new_zeros new_ones new_full eye linspace
 """
-"""What PyTorch could break up: a layer at once is faster, and files of before have these."""
+"""Operations that PyTorch could decompose, but which are faster as a whole, or are contained in older files."""
 _COMPUTE = frozenset([*_LEFT.split(), *_WHOLE.split()])
 
 
@@ -74,13 +75,13 @@ def operation(name: str) -> Callable[..., Any]:
     found = _found(name)
     if found is None or not _computes(found):
         raise ModelError(
-            f"the network uses {name!r}, which is not among the tensor operations that its file may ask for"
+            f"the network uses {name!r}, which is not among the tensor operations that a network's file may contain"
         )
     return found
 
 
 def decompositions(names: Iterable[str]) -> dict[Any, Callable[..., Any]]:
-    """How PyTorch breaks those of these operations up that a file may not ask for; none for those that it cannot."""
+    """PyTorch's decompositions of those of these operations that files must not contain, as far as they exist."""
     known = torch.export.default_decompositions()
     refused = [found for name in names if (found := _found(name)) is not None and not _computes(found)]
     return {found: known[found] for found in refused if found in known}
@@ -93,7 +94,7 @@ def _found(name: str) -> torch._ops.OpOverload | None:
 
 
 def _computes(found: torch._ops.OpOverload) -> bool:
-    """Whether an operation is a known one, or the same in the place of its first argument."""
+    """Whether an operation is a known one, or the in-place variant of one."""
     if any(argument.is_out for argument in found._schema.arguments):
         return False
     name = found._schema.name.removeprefix("aten::")
@@ -105,7 +106,7 @@ def _computes(found: torch._ops.OpOverload) -> bool:
 
 
 def _is_of_core(name: str) -> bool:
-    """Whether PyTorch counts an operation, in some of its forms, among core ATen, and it only computes."""
+    """Whether one of an operation's overloads is in core ATen, and it only computes."""
     if name in _NOT_OF_CORE or name.endswith("_backward"):
         return False
     packet = getattr(torch.ops.aten, name, None)
@@ -114,5 +115,5 @@ def _is_of_core(name: str) -> bool:
 
 
 def _has_tensors(found: torch._ops.OpOverload) -> bool:
-    """Whether it takes or returns tensors: TorchScript has forms of the same name for texts, lists and numbers."""
+    """Whether it takes or returns tensors: TorchScript has overloads of the same name for texts, lists and numbers."""
     return any("Tensor" in str(each.type) for each in (*found._schema.arguments, *found._schema.returns))

@@ -1,4 +1,4 @@
-"""What a network answers: a tensor of logits, or several tensors by name.
+"""The outputs of a network: a tensor of logits, or several tensors by name.
 
 Names are the keys of a mapping, or the attributes of an object with ``logits``; transformers' ``ModelOutput``
 (https://huggingface.co/docs/transformers/main_classes/output) is both.
@@ -16,24 +16,24 @@ from sparkdl.inputs.tensors import Inputs, answer
 __all__ = ["LOGITS", "OnlyTensors", "check_answer", "logits_of", "named_outputs", "output_of"]
 
 LOGITS = "logits"
-"""The output that a task's figures, and what scoring predicts, are made of."""
+"""The output from which figures and predictions are computed."""
 
 
 def logits_of(answered: Any) -> torch.Tensor:
-    """The logits of an answer, which :func:`check_answer` has checked. Runs anywhere."""
+    """The logits among a network's outputs, which :func:`check_answer` has checked. Runs anywhere."""
     return answered if isinstance(answered, torch.Tensor) else output_of(answered, LOGITS)
 
 
 def output_of(answered: Any, name: str) -> torch.Tensor:
-    """One output of an answer by its name; a bare tensor is the logits. Raises :class:`ModelError` if there is none."""
+    """One of a network's outputs, by name; a bare tensor is the logits. Raises :class:`ModelError` if it is missing."""
     found = named_outputs(answered).get(name)
     if found is None:
-        raise ModelError(f"the network answers no tensor {name!r}; {_what_it_answers(answered)}")
+        raise ModelError(f"the network returns no tensor {name!r}; {_what_it_answers(answered)}")
     return found
 
 
 def named_outputs(answered: Any) -> dict[str, torch.Tensor]:
-    """The tensors of an answer by their names, in its order. Runs anywhere."""
+    """The tensors among a network's outputs, by name, in its order. Runs anywhere."""
     if isinstance(answered, torch.Tensor):
         return {LOGITS: answered}
     items = answered if isinstance(answered, Mapping) else _attributes(answered)
@@ -41,14 +41,14 @@ def named_outputs(answered: Any) -> dict[str, torch.Tensor]:
 
 
 def check_answer(answered: Any, names: Sequence[str], model: str) -> None:
-    """Raise :class:`ModelError`, which calls the model by its name, unless an answer has tensors of these names."""
+    """Raise :class:`ModelError` with the model's name unless a network's outputs have tensors of these names."""
     found = named_outputs(answered)
     if missing := [name for name in names if name not in found]:
-        raise ModelError(f"the model {model!r} answers no tensor {missing[0]!r}; {_what_it_answers(answered)}")
+        raise ModelError(f"the model {model!r} returns no tensor {missing[0]!r}; {_what_it_answers(answered)}")
 
 
 class OnlyTensors(nn.Module):
-    """A network that takes its inputs by their places and answers these outputs by theirs: what can be traced."""
+    """A network whose inputs and outputs are positional tensors, so that it can be traced."""
 
     def __init__(self, network: nn.Module, inputs: Sequence[str] | None, outputs: Sequence[str]) -> None:
         """``inputs`` are the names of its arguments; None: it takes one tensor."""
@@ -57,7 +57,7 @@ class OnlyTensors(nn.Module):
         self._inputs, self._outputs = inputs, tuple(outputs)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Of the inputs in their order, the outputs in theirs."""
+        """The outputs in their order, for inputs in their order."""
         given: Inputs = tensors[0] if self._inputs is None else dict(zip(self._inputs, tensors, strict=True))
         answered = answer(self.network, given)
         return tuple(output_of(answered, name) for name in self._outputs)
@@ -74,6 +74,6 @@ def _what_it_answers(answered: Any) -> str:
         kind = "one tensor" if isinstance(answered, torch.Tensor) else f"a {type(answered).__name__} with"
         return f"it answers {kind} {', '.join(map(repr, found))}"
     return (
-        f"it answers a {type(answered).__name__}, and a network answers a tensor of logits, or a mapping or an object"
+        f"it returns a {type(answered).__name__}, but a network must return a tensor of logits, or a mapping or object"
         " with 'logits'"
     )

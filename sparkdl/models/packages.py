@@ -1,7 +1,7 @@
-"""Networks of transformers, timm and torchvision: what these are called with, from a configuration or from a folder.
+"""Makes networks of transformers, timm and torchvision, from a configuration or from a folder.
 
-Nothing is fetched: what a network starts from is new weights, or files that are there. Of these, safetensors alone are
-read, and no code that lies beside them.
+Nothing is downloaded: a network starts from new weights, or from existing files. Only safetensors files are read, and
+no code beside them.
 """
 
 import importlib
@@ -21,15 +21,15 @@ from sparkdl.errors import ModelError
 __all__ = ["is_auto_class", "maker_in_package"]
 
 Maker = Callable[[Mapping[str, Any], Mapping[str, Any]], nn.Module]
-"""Takes what the dataset offers, and options, to a network."""
+"""Makes a network from arguments that the dataset offers, and from options."""
 
 log = logging.getLogger(__name__)
 
 
 def maker_in_package(found: Callable[..., Any], name: str) -> Maker | None:
-    """What calls a function or class of one of these packages, whose signatures do not tell; None for any other.
+    """How to call a function or class of one of these packages, whose signatures do not show it; None for others.
 
-    ``name`` is what messages call the model.
+    ``name`` is the model's name in messages.
     """
     match (getattr(found, "__module__", None) or "").partition(".")[0]:
         case "transformers" if hasattr(found, "from_pretrained"):
@@ -41,18 +41,18 @@ def maker_in_package(found: Callable[..., Any], name: str) -> Maker | None:
 
 
 def is_auto_class(found: object) -> bool:
-    """Whether it is one of transformers' classes that choose another one by a configuration: no module itself."""
+    """Whether it is one of transformers' Auto classes, which choose a module class by a configuration."""
     module = sys.modules.get("transformers.models.auto.auto_factory")
     return module is not None and isinstance(found, type) and issubclass(found, module._BaseAutoModelClass)
 
 
 def _of_transformers(found: Any, name: str, offered: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
-    """By ``config``, a configuration's values with ``model_type``, or ``pretrained``, a folder; or both.
+    """A network from ``config``, a configuration's values with ``model_type``, or ``pretrained``, a folder; or both.
 
-    The configuration gets the number of classes as ``num_labels``, and unless it says so itself ``vocab_size`` and the
-    images' size and channels.
+    The configuration gets the number of classes as ``num_labels``, and, if it lacks them, ``vocab_size`` and the size
+    and channels of images.
     """
-    auto: Any = importlib.import_module("transformers").AutoConfig  # an import of seconds, for those who name it
+    auto: Any = importlib.import_module("transformers").AutoConfig  # imported here, because it takes seconds
     given = dict(options)
     config_values, folder = dict(given.pop("config", None) or {}), given.pop("pretrained", None)
     if given or not (config_values or folder):
@@ -66,13 +66,13 @@ def _of_transformers(found: Any, name: str, offered: Mapping[str, Any], options:
     if folder:
         if not Path(folder, "config.json").is_file():
             raise ModelError(
-                f"the model {name!r}: there is no config.json in {folder}; `pretrained` is a folder that driver and"
-                " executors reach, as save_pretrained() makes it, and nothing is fetched"
+                f"the model {name!r}: there is no config.json in {folder}; `pretrained` must be a folder that driver"
+                " and executors reach, as save_pretrained() makes it; nothing is downloaded"
             )
         known = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         values = {key: value for key, value in values.items() if hasattr(known, key)} | config_values
         for key in _sizes(offered).keys() - config_values.keys():
-            values.pop(key, None)  # the weights that are there have sizes of their own
+            values.pop(key, None)  # these sizes follow from the pretrained weights
         network: nn.Module = found.from_pretrained(
             folder,
             config=_changed(known, values),
@@ -83,7 +83,7 @@ def _of_transformers(found: Any, name: str, offered: Mapping[str, Any], options:
         )
         return network
     if "model_type" not in config_values:
-        raise ModelError(f"the model {name!r}: `config` has no `model_type`, such as bert, which says what it is of")
+        raise ModelError(f"the model {name!r}: `config` has no `model_type`; set it to the architecture, such as bert")
     kind = config_values.pop("model_type")
     config = auto.for_model(kind)
     unknown = [key for key in config_values if not hasattr(config, key)]
@@ -102,7 +102,7 @@ def _changed(config: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _sizes(offered: Mapping[str, Any]) -> dict[str, Any]:
-    """What the dataset says of images and of vocabularies, by the names that configurations have for it."""
+    """The sizes of the dataset's images and vocabularies, by their names in configurations."""
     vocabularies = set(offered.get("vocabularies", {}).values())
     sizes: dict[str, Any] = {"vocab_size": vocabularies.pop()} if len(vocabularies) == 1 else {}
     shapes = [offered["input_shape"]] if "input_shape" in offered else list(offered.get("input_shapes", {}).values())
@@ -116,19 +116,22 @@ def _sizes(offered: Mapping[str, Any]) -> dict[str, Any]:
 def _of_images(
     found: Callable[..., Any], name: str, package: str, offered: Mapping[str, Any], options: Mapping[str, Any]
 ) -> nn.Module:
-    """By the package's own arguments, with the number of classes, and for timm the images' channels.
+    """A network from the package's own arguments, with the number of classes, and for timm the images' channels.
 
-    ``pretrained`` is a file of safetensors: weights of the network by their names, of which those that fit are taken.
+    ``pretrained`` is a safetensors file with weights by name; those whose shapes fit are loaded.
     """
     given = dict(options)
     file = given.pop("pretrained", None)
     if given.get("weights") or (file is not None and not str(file).endswith(".safetensors")):
         raise ModelError(
-            f"the model {name!r}: `pretrained` is a file of safetensors that driver and executors reach; nothing is"
-            " fetched, and no other file is read"
+            f"the model {name!r}: `pretrained` must be a safetensors file that driver and executors reach; nothing is"
+            " downloaded, and no other format is read"
         )
     if package == "timm" and ":" in str(given.get("model_name", "")):
-        raise ModelError(f"the model {name!r}: `model_name` {given['model_name']!r} names a place; nothing is fetched")
+        raise ModelError(
+            f"the model {name!r}: `model_name` {given['model_name']!r} is an address, but nothing is downloaded; set"
+            " the plain name of a network"
+        )
     arguments = {"num_classes": offered["num_classes"]}
     if package == "timm" and len(offered.get("input_shape", ())) == 3:
         arguments["in_chans"] = offered["input_shape"][0]
@@ -139,7 +142,7 @@ def _of_images(
 
 
 def _take_fitting(network: nn.Module, file: str, name: str) -> None:
-    """Put the weights of a file into a network, but those of other shapes, as of another number of classes."""
+    """Load the weights of a file into a network, except those of other shapes, as for another number of classes."""
     try:
         theirs = load_file(file)
     except (OSError, SafetensorError) as error:
@@ -147,9 +150,9 @@ def _take_fitting(network: nn.Module, file: str, name: str) -> None:
     ours = network.state_dict()
     fitting = {key: value for key, value in theirs.items() if key in ours and ours[key].shape == value.shape}
     if not fitting:
-        raise ModelError(f"the model {name!r}: no weight in {file} fits; is it of the same network?")
+        raise ModelError(f"the model {name!r}: no weight in {file} fits; the file must be of the same network")
     if left := sorted(ours.keys() - fitting.keys()):
-        log.warning("starting from %s; these weights do not fit and start afresh: %s", file, ", ".join(left))
+        log.warning("starting from %s; these weights do not fit and are new: %s", file, ", ".join(left))
     network.load_state_dict(fitting, strict=False)
 
 

@@ -1,7 +1,7 @@
-"""Two well-known networks for recommending: tables of vectors for ids, and numbers beside them.
+"""Two well-known recommendation networks: embedding tables for ids, and numeric features.
 
 Each takes ``input_shapes``, ``vocabularies`` and ``kinds`` by the names of the inputs, and ``num_classes``, and is
-called with the inputs by their names: ids (n, columns), tokens and sequences of ids (n, longest) with their masks, and
+called with the inputs by name: ids (n, columns), tokens and sequences of ids (n, longest) with their masks, and
 numbers (n, width).
 """
 
@@ -20,8 +20,8 @@ __all__ = ["DLRM", "RECOMMENDERS", "TwoTowers"]
 class DLRM(nn.Module):
     """The deep learning recommendation model (Naumov et al., 2019, arXiv 1906.00091).
 
-    A network at the bottom makes a vector of the numbers, tables make one of each column of ids, the dot products of
-    all pairs say what goes together, and a network at the top reads these and the vector of the numbers.
+    A bottom network maps the numbers to a vector, and tables map each column of ids to one. A top network reads the dot
+    products of all pairs of vectors, and the vector of the numbers.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class DLRM(nn.Module):
         top: Sequence[int] = (64, 32),
         sparse: bool = False,
     ) -> None:
-        """``width``: of all vectors; ``bottom`` and ``top``: hidden layers; ``sparse``: gradients of tables."""
+        """``width``: that of all vectors; ``bottom`` and ``top``: hidden layers; ``sparse``: gradients of tables."""
         super().__init__()
         inputs = _Inputs(input_shapes, vocabularies, kinds)
         self.ids, self.numbers = _Ids(inputs, width, sparse=sparse), _Numbers(inputs)
@@ -45,7 +45,7 @@ class DLRM(nn.Module):
             self.bottom = nn.Sequential(mlp(input_shape=[numbers], num_classes=width, hidden=bottom), nn.ReLU())
         vectors = self.ids.count + (self.bottom is not None)
         if vectors < 2:
-            raise ValueError("there are no pairs to take dot products of; give it more `inputs` of ids, or numbers")
+            raise ValueError("dlrm needs at least two vectors for dot products; add `inputs` of ids, or numbers")
         below = torch.tril_indices(vectors, vectors, offset=-1)
         self.pairs: torch.Tensor
         self.register_buffer("pairs", below[0] * vectors + below[1])
@@ -62,11 +62,11 @@ class DLRM(nn.Module):
 
 
 class TwoTowers(nn.Module):
-    """A tower for users and one for items: each makes a vector, and their dot product says how well both go together.
+    """A network for users and one for items; each returns a vector, and their dot product is the score of the pair.
 
-    It answers ``logits`` (of two classes: that the second one is right; of regression: the product itself),
-    ``user_vector`` and ``item_vector``: the items for a user are those whose vectors have the largest products with
-    his (Yi et al., 2019, "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations").
+    It returns ``logits`` (of the second of two classes; for regression, the dot product itself), ``user_vector`` and
+    ``item_vector``. The best items for a user are those whose vectors have the largest dot products with the user's
+    (Yi et al., 2019, "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations").
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class TwoTowers(nn.Module):
         hidden: Sequence[int] = (64,),
         sparse: bool = False,
     ) -> None:
-        """``user`` and ``item``: the inputs of each tower; ``width``: of all vectors; ``hidden``: layers of a tower."""
+        """``user``, ``item``: the inputs of each tower; ``width``: that of vectors; ``hidden``: layers of a tower."""
         super().__init__()
         if sorted([*user, *item]) != sorted(kinds):
             raise ValueError(
-                f"`user` ({', '.join(user)}) and `item` ({', '.join(item)}) are to name each of the inputs"
+                f"`user` ({', '.join(user)}) and `item` ({', '.join(item)}) must together name each of the inputs"
                 f" {', '.join(kinds)} once"
             )
         if num_classes > 2:
-            raise ValueError(f"a dot product is one number, which separates two classes and not {num_classes}")
+            raise ValueError(f"two_towers returns one number, which can separate two classes, but not {num_classes}")
         inputs = _Inputs(input_shapes, vocabularies, kinds)
         self.user = _Tower(inputs.only(user), width, hidden, sparse=sparse)
         self.item = _Tower(inputs.only(item), width, hidden, sparse=sparse)
@@ -105,11 +105,11 @@ class TwoTowers(nn.Module):
 
 
 RECOMMENDERS: dict[str, Callable[..., nn.Module]] = {"dlrm": DLRM, "two_towers": TwoTowers}
-"""The names that ``train.model`` knows where inputs have names."""
+"""The networks for named inputs, by their names in ``train.model``."""
 
 
 class _Inputs(NamedTuple):
-    """What is known of inputs, by their names."""
+    """The properties of inputs, by name."""
 
     shapes: Mapping[str, Sequence[int]]
     vocabularies: Mapping[str, int]
@@ -120,7 +120,7 @@ class _Inputs(NamedTuple):
 
 
 class _Tower(nn.Module):
-    """One vector of all that its inputs say."""
+    """Maps its inputs to one vector."""
 
     def __init__(self, inputs: _Inputs, width: int, hidden: Sequence[int], *, sparse: bool) -> None:
         super().__init__()
@@ -134,14 +134,14 @@ class _Tower(nn.Module):
 
 
 class _Ids(nn.Module):
-    """A table for each input of ids: a vector for each of its columns; of a sequence the mean over its ids."""
+    """An embedding table per input of ids: one vector per column; for a sequence, the mean over its ids."""
 
     def __init__(self, inputs: _Inputs, width: int, *, sparse: bool) -> None:
         super().__init__()
         names = [name for name in inputs.kinds if name in inputs.vocabularies]
         self.tables = nn.ModuleDict({name: _table(inputs.vocabularies[name], width, sparse=sparse) for name in names})
         self.count = sum(inputs.shapes[name][0] if inputs.kinds[name] == "ids" else 1 for name in names)
-        """How many vectors a row has."""
+        """The number of vectors per row."""
 
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The vectors, each of shape (n, width)."""
@@ -157,7 +157,7 @@ class _Ids(nn.Module):
 
 
 class _Numbers(nn.Module):
-    """The numbers of all other inputs, side by side."""
+    """The numbers of all other inputs, concatenated."""
 
     def __init__(self, inputs: _Inputs) -> None:
         super().__init__()
@@ -173,6 +173,6 @@ class _Numbers(nn.Module):
 
 
 def _table(rows: int, width: int, *, sparse: bool) -> nn.Embedding:
-    """Vectors that begin near zero, the more of them the nearer, as in DLRM: those that are never met say little."""
+    """An embedding table with DLRM's initial values, which are small if there are many rows: rare ids matter little."""
     vectors = torch.empty(rows, width).uniform_(-(rows**-0.5), rows**-0.5)
     return nn.Embedding(rows, width, sparse=sparse, _weight=vectors)

@@ -1,4 +1,4 @@
-"""A safetensors file with room for tensors, which are written where they lie: no second copy is in memory."""
+"""Writes a safetensors file with space for tensors, which are filled in place, without a second copy in memory."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,19 @@ from safetensors.torch import save_file
 __all__ = ["room_in_file"]
 
 LENGTH_BYTES = 8
-"""With which a safetensors file begins: how long its header is."""
+"""The bytes at the beginning of a safetensors file that hold the length of its header."""
 
 
 def room_in_file(
     path: Path, like: Mapping[str, torch.Tensor], shapes: Mapping[str, Sequence[int]], metadata: Mapping[str, str]
 ) -> dict[str, torch.Tensor]:
-    """Write a file for tensors of the types that ``like`` have, of these shapes or else of theirs. Runs anywhere.
+    """Write a file with space for tensors of the types of ``like``, with these shapes or else theirs. Runs anywhere.
 
-    Returns them by name: they lie in the file, and have no values yet.
+    Returns the tensors by name; they are mapped to the file, and have no values yet.
     """
     save_file({name: tensor.new_empty(0, device="cpu") for name, tensor in like.items()}, path, dict(metadata))
     header = _header(path)
-    ordered = sorted(like.items(), key=lambda item: -item[1].element_size())  # each begins where its type may
+    ordered = sorted(like.items(), key=lambda item: -item[1].element_size())  # so that all tensors are aligned
     begin = 0
     for name, tensor in ordered:
         shape = list(shapes.get(name, tensor.shape))
@@ -46,7 +46,7 @@ def room_in_file(
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """What a safetensors file says of its tensors."""
+    """The header of a safetensors file."""
     with path.open("rb") as stream:
         header: dict[str, Any] = json.loads(stream.read(int.from_bytes(stream.read(LENGTH_BYTES), "little")))
     return header

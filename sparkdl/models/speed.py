@@ -1,4 +1,4 @@
-"""Which of several networks answers a batch the soonest, found by trying. Runs anywhere."""
+"""Measures which of several networks computes a batch fastest. Runs anywhere."""
 
 import time
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ _ROUNDS = 15
 
 
 def seconds_of_each(networks: Sequence[nn.Module], rows: Inputs, *, within: float = 1.0) -> list[float]:
-    """The median of the seconds that each network takes for these rows; they take turns, for ``within`` seconds in all.
+    """The median of the seconds that each network takes for these rows. Networks take turns, for ``within`` seconds.
 
-    Each is tried once before, which makes room for what it computes, and once at least, however long that takes.
+    Each network first runs once without being measured, which allocates its memory, and is measured at least once.
     """
     found: list[list[float]] = [[] for _ in networks]
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""From what a user calls a model (a name, an import path, a callable) to the network that it makes."""
+"""Makes a network from a user's model: a name, an import path, or a callable."""
 
 import copy
 import importlib
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def make_network(model: str | Callable[..., Any], offered: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
-    """What a user calls a model, called with the options and those offered arguments that it takes.
+    """Call a user's model with the options, and with those of the offered arguments that it has.
 
     Raises :class:`ModelError` if it cannot be found or built.
     """
@@ -33,7 +33,7 @@ def make_network(model: str | Callable[..., Any], offered: Mapping[str, Any], op
 
 
 def name_of(model: str | Callable[..., Any]) -> str:
-    """What messages call a model."""
+    """The name of a model in messages."""
     return model if isinstance(model, str) else str(getattr(model, "__name__", type(model).__name__))
 
 
@@ -46,14 +46,14 @@ def _resolve(model: str | Callable[..., Any]) -> Callable[..., Any]:
         return known
     if not all(model.partition(":")):
         raise ModelError(
-            f"there is no model named {model!r}; known are {', '.join([*NETWORKS, *RECOMMENDERS])},"
+            f"there is no model named {model!r}; it must be one of {', '.join([*NETWORKS, *RECOMMENDERS])},"
             " or an import path like 'package.module:callable'"
         )
     return import_model(model)
 
 
 def import_model(model: str) -> Callable[..., Any]:
-    """What an import path stands for. Raises :class:`ModelError` if that is nothing that makes a network."""
+    """Import the object with this path. Raises :class:`ModelError` if it does not make a network."""
     module_name, _, attribute = model.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -66,11 +66,12 @@ def import_model(model: str) -> Callable[..., Any]:
     except AttributeError:
         raise ModelError(f"the module {module_name!r} has no {attribute!r} (from the model {model!r})") from None
     if not callable(found):
-        raise ModelError(f"the model {model!r} is a {type(found).__name__}, not something that can be called")
+        raise ModelError(f"the model {model!r} is a {type(found).__name__}, which cannot be called")
     if not makes(found, nn.Module) and not is_auto_class(found):
         raise ModelError(
-            f"the model {model!r} is no torch.nn.Module, and no function that says it returns one (`-> nn.Module`): a"
-            " name may come from a stranger's file, so nothing else is called. Annotate it, or hand it in from Python"
+            f"the model {model!r} is neither a torch.nn.Module nor a function that is annotated to return one (`->"
+            " nn.Module`): a name may come from a stranger's file, so nothing else is called. Annotate the function, or"
+            " pass it from Python"
         )
     resolved: Callable[..., Any] = found
     return resolved
@@ -81,7 +82,7 @@ def _make(
 ) -> nn.Module:
     """Call it with the options and those offered arguments that it takes."""
     if isinstance(callable_, nn.Module):
-        return copied_network(_unwrapped(callable_, name), name)  # which is trained, and the caller's is not
+        return copied_network(_unwrapped(callable_, name), name)  # training must not change the caller's module
     if maker := maker_in_package(callable_, name):
         return _unwrapped(_built(lambda: maker(offered, options), name), name)
     parameters = inspect.signature(callable_).parameters
@@ -109,19 +110,19 @@ def _built(make: Callable[[], Any], name: str) -> nn.Module:
 
 
 def _unwrapped(network: nn.Module, name: str) -> nn.Module:
-    """What is inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``: ranks do without them.
+    """The network inside ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel``, which ranks do not need.
 
-    Raises :class:`ModelError` for a network of TorchScript, which cannot be traced to a file.
+    Raises :class:`ModelError` for a TorchScript network, which cannot be exported.
     """
     inside: Any = network
     while (compiled := _is_compiled(inside)) or isinstance(
         inside, (nn.DataParallel, nn.parallel.DistributedDataParallel)
     ):
-        log.info("the model %r is wrapped in %s; what is inside is trained", name, type(inside).__name__)
+        log.info("the model %r is wrapped in %s; the network inside is trained", name, type(inside).__name__)
         inside = inside._orig_mod if compiled else inside.module
     if any(isinstance(module, torch.jit.ScriptModule) for module in inside.modules()):
         raise ModelError(
-            f"the model {name!r} is of TorchScript, which cannot be exported; hand in the torch.nn.Module from which"
+            f"the model {name!r} is a TorchScript module, which cannot be exported; pass the torch.nn.Module from which"
             " torch.jit made it"
         )
     for module in inside.modules():
@@ -132,13 +133,13 @@ def _unwrapped(network: nn.Module, name: str) -> nn.Module:
 
 
 def _is_compiled(network: nn.Module) -> bool:
-    """Whether a network is what ``torch.compile`` made; then its compiler, which takes 2 s to import, is there."""
-    made = getattr(sys.modules.get("torch._dynamo"), "OptimizedModule", None)  # which another thread may be importing
+    """Whether a network was made by ``torch.compile``. Does not import the compiler, which takes 2 s."""
+    made = getattr(sys.modules.get("torch._dynamo"), "OptimizedModule", None)  # another thread may be importing it
     return made is not None and isinstance(network, made)
 
 
 def copied_network(network: nn.Module, name: str) -> nn.Module:
-    """A copy of a module; some that ``deepcopy`` refuses can be pickled (`weight_norm`), and the other way round."""
+    """A copy of a module, by ``deepcopy`` or by pickling: some modules support only one of them (`weight_norm`)."""
     try:
         return copy.deepcopy(network)
     except Exception:

@@ -287,7 +287,7 @@ class TooSmall(Other):
         (Other, {}, r"needs 'number': its forward\(\) takes place, number, and the dataset has image, numbers, place"),
         (OnlyPlace, {}, r"takes no 'image', 'numbers', .*its forward\(\) takes place, and the dataset has"),
         (TooSmall, {"places": 3}, "failed on two rows .*index out of range"),
-        ("mlp", {}, "takes one input that has no name, and the dataset has image, numbers"),
+        ("mlp", {}, "takes a single input, but the dataset has the named inputs image, numbers"),
     ],
 )
 def test_a_network_that_does_not_take_the_inputs_is_found_before_anything_starts(

@@ -645,7 +645,7 @@ def test_a_network_that_is_not_exported_is_built_in_tasks_where_its_package_is_t
     found = score(rows, model, tracking=tracking, trusted_modules=["own_nets"]).collect()[0].probability
     expected = network(torch.tensor([1.0, 2.0, 3.0, 4.0])).softmax(0).max().item()
     assert found == pytest.approx(expected, rel=1e-5)
-    with pytest.raises(ModelError, match=r"name it in `score\.trusted_modules`: \[own_nets\]"):
+    with pytest.raises(ModelError, match=r"add it to `score\.trusted_modules`: \[own_nets\]"):
         score(rows, model, tracking=tracking)
     (tmp_path / "own_sizes.py").write_text("CLASSES = 200\n")
     for name in ("own_nets", "own_sizes"):

@@ -100,7 +100,7 @@ def test_a_mixture_of_experts_is_written_with_its_choice_of_experts(tmp_path: Pa
 
 
 def test_inputs_of_other_names_are_refused(reader: tuple[Network, OnnxNetwork]) -> None:
-    with pytest.raises(ModelError, match="takes the inputs words, words_mask, and was given words"):
+    with pytest.raises(ModelError, match="takes the inputs words, words_mask, but was given words"):
         reader[1](words=torch.zeros(1, 2, dtype=torch.int64))
 
 

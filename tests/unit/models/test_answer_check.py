@@ -11,9 +11,9 @@ from sparkdl.models import build, try_network
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (lambda: nn.Linear(5, 4), r"answered \(2, 4\) for two rows, but the labels have 3 classes"),
+        (lambda: nn.Linear(5, 4), r"returned \(2, 4\) for two rows, but the labels have 3 classes"),
         (lambda: nn.Linear(6, 3), r"failed on two rows of shape \(5,\)"),
-        (lambda: nn.LSTM(5, 3), "it answers a tuple"),
+        (lambda: nn.LSTM(5, 3), "it returns a tuple"),
     ],
 )
 def test_a_network_that_does_not_fit_is_told_apart(model: object, words: str) -> None:

@@ -44,7 +44,7 @@ def test_the_vectors_of_a_sequence_go_to_experts_of_their_own(layer: MixtureOfEx
 
 
 def test_more_experts_than_there_are_cannot_be_asked_for() -> None:
-    with pytest.raises(ValueError, match="`top` is 3, and there are 2 experts"):
+    with pytest.raises(ValueError, match="`top` is 3, but there are 2 experts"):
         MixtureOfExperts(WIDTH, 2, 7, top=3)
 
 

@@ -292,10 +292,10 @@ def _is_reached(name: str) -> bool:
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ({"dtype": "hub"}, "asks for the dtype 'hub', which does not exist"),
-        ({"dtype": "__name__"}, "asks for the dtype '__name__', which does not exist"),
+        ({"dtype": "hub"}, "uses the dtype 'hub', which does not exist"),
+        ({"dtype": "__name__"}, "uses the dtype '__name__', which does not exist"),
         ({"module": "os"}, "is damaged: KeyError: 'module'"),
-        ({"node": "nobody"}, "the network's step 'linear' reads what no step before it makes"),
+        ({"node": "nobody"}, "the network's step 'linear' reads a value that no earlier step computes"),
     ],
 )
 def test_a_strangers_argument_is_data_and_nothing_else(argument: dict[str, str], says: str, tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_named_inputs_of_any_length_and_several_outputs_come_back(tmp_path: Path
         for name, value in found.items():
             torch.testing.assert_close(value, expected[name])
     assert set(load_weights(path)) == {"table.weight", "layer.weight", "layer.bias", "scale"}
-    with pytest.raises(ModelError, match="takes the inputs words, words_mask, numbers, and was given words"):
+    with pytest.raises(ModelError, match="takes the inputs words, words_mask, numbers, but was given words"):
         loaded(words=batch["words"])
 
 

@@ -44,7 +44,7 @@ def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
     elsewhere = some_form(b"x").model_copy(update={"file": "../secret"})
     for text in (f'{{"forms": {{"int8": {elsewhere.model_dump_json()}}}}}', "{", '{"forms": {"int9": {}}}'):
         (tmp_path / "forms.json").write_text(text)
-        with pytest.raises(ModelError, match="does not say what forms there are"):
+        with pytest.raises(ModelError, match="is not a valid description of forms"):
             read_forms(tmp_path)
 
 

@@ -56,7 +56,7 @@ def test_a_folder_gives_its_weights_to_a_network_with_other_classes(tmp_path: Pa
         ({"config": BERT, "width": 3}, "it takes no 'width'"),
         ({"config": {"hidden_size": 3}}, "`config` has no `model_type`"),
         ({"config": BERT | {"hiden_size": 3}}, "a configuration of bert has no 'hiden_size'"),
-        ({"pretrained": "bert-base-uncased"}, "there is no config.json in bert-base-uncased; .* nothing is fetched"),
+        ({"pretrained": "bert-base-uncased"}, "there is no config.json in bert-base-uncased; .* nothing is downloaded"),
     ],
 )
 def test_what_is_neither_a_configuration_nor_a_folder_is_named(options: dict[str, Any], says: str) -> None:
@@ -98,10 +98,10 @@ def test_weights_in_a_file_of_safetensors_are_taken_but_those_of_other_classes(t
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"model_name": "hf-hub:somebody/something"}, "names a place; nothing is fetched"),
+        ({"model_name": "hf-hub:somebody/something"}, "is an address, but nothing is downloaded"),
         ({"model_name": "nope"}, "could not be built: RuntimeError: Unknown model"),
-        ({"model_name": "resnet10t", "pretrained": True}, "`pretrained` is a file of safetensors"),
-        ({"model_name": "resnet10t", "pretrained": "weights.pth"}, "`pretrained` is a file of safetensors"),
+        ({"model_name": "resnet10t", "pretrained": True}, "`pretrained` must be a safetensors file"),
+        ({"model_name": "resnet10t", "pretrained": "weights.pth"}, "`pretrained` must be a safetensors file"),
         ({"model_name": "resnet10t", "pretrained": "nowhere.safetensors"}, "cannot read the weights in nowhere"),
     ],
 )

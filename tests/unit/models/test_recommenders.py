@@ -98,8 +98,8 @@ def test_the_file_of_a_recommender_answers_as_it_does(model: str, tmp_path: Path
     ("model", "changed", "says"),
     [
         ("two_towers", {"options": {"user": ["user"], "item": ["item"]}}, "name each of the inputs user, visited, age"),
-        ("two_towers", {"options": TOWERS, "num_classes": 3}, "separates two classes and not 3"),
-        ("dlrm", {"inputs": {"user": SPECS["user"]}}, "no pairs to take dot products of"),
+        ("two_towers", {"options": TOWERS, "num_classes": 3}, "can separate two classes, but not 3"),
+        ("dlrm", {"inputs": {"user": SPECS["user"]}}, "at least two vectors for dot products"),
         (
             "dlrm",
             {"inputs": SPECS | {"photo": InputSpec(column="p", kind="image", shape=(4, 4, 3), dtype="uint8")}},
@@ -113,7 +113,7 @@ def test_what_a_recommender_cannot_read_is_named(model: str, changed: dict[str, 
 
 
 def test_a_recommender_wants_inputs_that_have_names() -> None:
-    with pytest.raises(ModelError, match="'dlrm' takes inputs by their names; prepare the dataset with `inputs`"):
+    with pytest.raises(ModelError, match="'dlrm' needs named inputs; prepare the dataset with `inputs`"):
         build("dlrm", input_shape=[3], num_classes=2)
 
 

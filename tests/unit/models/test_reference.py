@@ -73,7 +73,7 @@ def test_code_that_is_not_trusted_is_not_imported(network: nn.Module, trusted: l
     path = write_reference(network, tmp_path / "n", refer("somebodys.nets:Net", ARGUMENTS))
     for name in [name for name in sys.modules if name.startswith("somebodys")]:
         del sys.modules[name]
-    said = "of 'somebodys.nets:Net' builds it, which is not run. .* `score.trusted_modules`: [somebodys]"
+    said = "of 'somebodys.nets:Net' builds it, whose code is not trusted .* `score.trusted_modules`: [somebodys]"
     with pytest.raises(ModelError, match=re.escape(said).replace(r"\.\*", ".*")):
         load_network(path, trusted=trusted)
     assert "somebodys" not in sys.modules
@@ -94,7 +94,7 @@ def test_code_that_is_missing_or_builds_another_network_is_told_with_what_it_was
 @pytest.mark.parametrize("model", ["os:system", "builtins:eval", "sparkdl.models.reference:refer"])
 def test_a_strangers_name_calls_nothing_but_what_makes_networks(model: str, tmp_path: Path) -> None:
     path = write_reference(nn.Linear(4, 3), tmp_path / "n", Reference(model, ARGUMENTS, {}))
-    with pytest.raises(ModelError, match=r"is no torch\.nn\.Module, and no function"):
+    with pytest.raises(ModelError, match=r"is neither a torch\.nn\.Module nor a function"):
         load_network(path, trusted=[model.partition(":")[0]])
 
 
@@ -105,5 +105,5 @@ def test_what_has_no_name_or_no_plain_options_cannot_be_kept_so(network: nn.Modu
     for model in (network, Inner, lambda: network):
         with pytest.raises(ModelError, match="has no name by which another process could import it"):
             refer(model, ARGUMENTS)
-    with pytest.raises(ModelError, match=r"model_options of 'somebodys\.nets:Net' are kept as JSON"):
+    with pytest.raises(ModelError, match=r"model_options of 'somebodys\.nets:Net' are stored as JSON"):
         refer("somebodys.nets:Net", ARGUMENTS | {"options": {"width": nn.ReLU()}})

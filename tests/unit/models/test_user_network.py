@@ -36,7 +36,7 @@ def test_an_import_path_and_a_callable_are_called_with_what_they_take() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("mpl", "no model named 'mpl'; known are mlp, cnn, lenet, resnet"),
+        ("mpl", "no model named 'mpl'; it must be one of mlp, cnn, lenet, resnet"),
         ("nowhere.at_all:net", "cannot import the model 'nowhere.at_all:net'"),
         ("sparkdl.models.networks:net", "has no 'net'"),
         ("sparkdl.models.networks:NETWORKS", "is a dict"),

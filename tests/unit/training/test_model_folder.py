@@ -91,7 +91,7 @@ def test_a_network_that_cannot_be_exported_is_kept_by_its_name(
     found = Predictor.load(tmp_path, trusted=[__name__]).answer(pa.array(rows))[1].to_numpy()
     with torch.no_grad():
         np.testing.assert_allclose(found, network.eval()(torch.tensor(rows)).softmax(1).max(1).values, rtol=1e-5)
-    with pytest.raises(ModelError, match="is not exported"):
+    with pytest.raises(ModelError, match="could not be exported"):
         Predictor.load(tmp_path)
     with pytest.raises(ModelError, match=r"cannot be exported .* Nor can the model be kept by .* has no name by which"):
         check_model(clouds, Train(model=lambda: Halving()))

@@ -205,11 +205,13 @@ def test_what_is_inside_a_wrapper_is_trained_and_told(
         trained = check_model(clouds, Train(model=model))
     assert {name.rpartition(".")[2] for name in trained.state_dict()} == {"weight", "bias"}
     assert all(type(module) in (nn.Linear, nn.Sequential) for module in trained.modules())
-    assert "what is inside is trained" in caplog.text
+    assert "the network inside is trained" in caplog.text
 
 
 def test_a_network_of_torchscript_is_refused_with_the_reason(clouds: Dataset) -> None:
-    with pytest.raises(ModelError, match=r"is of TorchScript, which cannot be exported; hand in the torch\.nn\.Module"):
+    with pytest.raises(
+        ModelError, match=r"is a TorchScript module, which cannot be exported; pass the torch\.nn\.Module"
+    ):
         check_model(clouds, Train(model=lambda: torch.jit.script(nn.Linear(4, 4))))
 
 
@@ -251,7 +253,7 @@ def failing(outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
         ),
         ({"outputs": ["pairs"]}, r"the output 'pairs' of the model 'TwoHeads' is torch.float32 of shape \(2, 3, 3\)"),
         ({"loss": failing}, r"fails on outputs \(logits \(2, 4\), embedding .* and labels \(2,\): KeyError: 'vector'"),
-        ({"model": lambda: nn.LSTM(4, 4)}, "answers no tensor 'logits'; it answers a tuple, and a network answers"),
+        ({"model": lambda: nn.LSTM(4, 4)}, "returns no tensor 'logits'; it returns a tuple, but a network must return"),
     ],
 )
 def test_an_output_that_is_not_there_and_a_loss_that_fails_are_named_before_anything_starts(

@@ -98,10 +98,10 @@ def test_a_base_that_is_gone_or_another_one_is_told(blocks: Dataset, base: Path,
     weights = bytearray((moved / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (moved / "model.safetensors").write_bytes(weights)
-    with pytest.raises(ModelError, match=r"base network, and .*model\.safetensors has changed since training"):
+    with pytest.raises(ModelError, match=r"base network, but .*model\.safetensors has changed since training"):
         load_network(tmp_path / "model" / NETWORK_FILE)
     (moved / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"base network, and .*model\.safetensors is missing; restore it"):
+    with pytest.raises(ModelError, match=r"base network, but .*model\.safetensors is missing; restore it"):
         load_network(tmp_path / "model" / NETWORK_FILE)
     shutil.copy(base / "model.safetensors", moved)
     (tmp_path / "model" / "adapter_model.safetensors").write_bytes(b"no weights")

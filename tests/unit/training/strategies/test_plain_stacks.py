@@ -113,7 +113,7 @@ def test_an_activation_may_stand_in_a_network_twice() -> None:
         (with_vectors_drawn_otherwise, "the network initialises them in another way"),
         (with_vectors_of_answers, "'1.0' is a WordVectors"),
         (drawn_in_another_order, "the network initialises them in another way"),
-        (with_norm((4,), 4), "comes with its weight '0.weight'"),
+        (with_norm((4,), 4), "already has its weight '0.weight'"),
         (lambda: nn.Linear(4, 4), "the network has none: it needs two layers"),
         (lambda: nn.Bilinear(4, 4, 4), "'the network' is a Bilinear"),
     ],
@@ -128,5 +128,5 @@ def test_a_network_that_cannot_lie_in_parts_is_an_error_before_anything_starts(
 def test_too_few_neurons_and_wrong_outputs_are_told_as_of_whole_networks(clouds: Dataset) -> None:
     with pytest.raises(ModelError, match=r"'3' has 3 neurons to deal to 4 ranks"):
         check_model(clouds, settings_for(hidden=[8, 3]), ranks=4)
-    with pytest.raises(ModelError, match=r"answered \(2, 5\) for two rows"):
+    with pytest.raises(ModelError, match=r"returned \(2, 5\) for two rows"):
         check_model(clouds, settings_for(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5))), ranks=2)

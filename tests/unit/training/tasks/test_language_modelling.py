@@ -86,8 +86,8 @@ def test_smoothed_labels_are_for_tokens_too(blocks: Dataset) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"pooled": True}, r"answered \(2, 12\) for two rows of 8 tokens.* must have the shape \(n, 8, 12\)"),
-        ({"answers": 10}, "answers logits for 10 tokens, and the dataset's tokeniser has 12"),
+        ({"pooled": True}, r"returned \(2, 12\) for two rows of 8 tokens.* must have the shape \(n, 8, 12\)"),
+        ({"answers": 10}, "returns logits for 10 tokens, but the dataset's tokeniser has 12"),
         ({"rows": 10}, "fewer rows than there are ids, or places.* input_ids go up to 11"),
     ],
 )
