@@ -1,4 +1,4 @@
-"""Raw tables become datasets (driver and tasks); datasets become batches (ranks)."""
+"""Turns raw tables into datasets (driver and tasks), and datasets into batches (ranks)."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -48,8 +48,8 @@ _HOMES = {
     "sparkdl.data.sources.fetch": ["fetch"],
     "sparkdl.data.sources.open": ["open_source"],
 }
-"""What is imported on first use: servers and tasks that score prepare nothing, and tasks that read or write rows have
-no use for torch, which takes seconds to load."""
+"""Names that are imported on first use: servers and scoring tasks do not prepare data, and tasks that read or write
+rows do not need torch, which takes seconds to import."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 

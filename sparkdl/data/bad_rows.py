@@ -1,4 +1,4 @@
-"""Rows that cannot be used: counted and named, then an error, or skipped where the settings say so."""
+"""Handles rows that cannot be used: counts and names them, and then raises an error or skips them."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -27,40 +27,40 @@ __all__ = [
 ]
 
 PROBLEM = f"{WORKING}problem"
-"""The column of a source that knows the places of its rows: what is wrong with a row, or null."""
+"""The column in which a source reports what is wrong with a row, and in which file and line; null for good rows."""
 PROBLEM_TYPE = {"kind": "string", "file": "string", "line": "bigint", "detail": "string"}
-"""Its fields; a row that is a whole file has no line."""
+"""The fields of this column; rows that are whole files have no line."""
 NAMED = f"{WORKING}named"
-"""The working column that holds the values by which an error names a row."""
+"""The working column with the values by which an error names a row."""
 WRONG = f"{WORKING}wrong"
-"""The working column that says which problem a row has, counted from 1, or 0."""
+"""The working column with the number of a row's problem, from 1; 0 for good rows."""
 COUNT = "\0"
-"""Stands in a message for how many rows it is about: no name of a column, as Python writes it, has this character."""
+"""The placeholder for the number of rows in a message. Names of columns, as Python writes them, cannot contain it."""
 SHOWN_ROWS = 3
-"""Rows of each kind that are named; all are counted."""
+"""The most rows of each kind that are named; all are counted."""
 _SHOWN_LINES = 5
 _SHOWN_KINDS = 4
-"""Kinds of problems that an error lists."""
+"""The most kinds of problems that an error lists."""
 _SHOWN_VALUES = 4
-"""Values that tell which row it is."""
+"""The most values by which a row is named."""
 _SHOWN_CHARACTERS = 60
 
 _log = logging.getLogger(__name__)
 
 
 class Problem(NamedTuple):
-    """Something that can be wrong with a row."""
+    """A problem that rows can have."""
 
     says: str
-    """What is wrong with so many (:data:`COUNT`) rows."""
+    """The problem in words, with :data:`COUNT` for the number of rows."""
     remedy: str
     """What to do about it."""
     test: "Column | None"
-    """True for the rows where it is, or null. None where it is found by other means."""
+    """True or null for rows that have the problem. None if it is detected by other means."""
 
 
 def named(rows: "DataFrame") -> "Column":
-    """The values by which a row is named where its source knows no better: of the first columns that are short."""
+    """The values by which a row is named if its source reports no file and line: those of the first short columns."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import (
         ArrayType,
@@ -87,29 +87,29 @@ def named(rows: "DataFrame") -> "Column":
 
 
 def describe_row(values: Mapping[str, Any]) -> str:
-    """Which row it is, by some of its values: ``id = 3, name = 'a'``, in one line."""
+    """Names a row by some of its values, in one line: ``id = 3, name = 'a'``."""
     return ", ".join(f"{name} = {_short(value)}" for name, value in list(values.items())[:_SHOWN_VALUES])
 
 
 def what_is_wrong(problems: Sequence[Problem]) -> "Column":
     """The number of the first problem that a row has, from 1, or 0. A test that is null counts as true.
 
-    All of the problems have tests.
+    All problems must have tests.
     """
     from pyspark.sql import functions as sf
 
     if not problems:
         return sf.lit(0).cast("bigint").alias(WRONG)
     tests = [sf.coalesce(problem.test, sf.lit(True)) for problem in problems if problem.test is not None]
-    # A thousand of them as branches of one `when`, or joined by |, overflow Spark's stack.
+    # A thousand branches of one `when`, or conditions joined by |, would overflow Spark's stack.
     return sf.array_position(sf.array(*tests), True).alias(WRONG)
 
 
 def report(rows: "DataFrame", problems: Sequence[Problem], counts: Mapping[int, int], *, skip: bool) -> None:
-    """Tell of the rows that cannot be used, of each kind their count and the first ones. Runs on the driver.
+    """Report rows that cannot be used: the count of each kind and the first ones. Runs on the driver.
 
-    ``rows`` have :data:`WRONG` and :data:`NAMED`; ``counts`` are those of the first. Raises :class:`DataError`, or with
-    ``skip`` logs the same as warnings.
+    ``rows`` have the columns :data:`WRONG` and :data:`NAMED`; ``counts`` is the number of rows for each value of
+    :data:`WRONG`. Raises :class:`DataError`, or with ``skip`` logs the same as warnings.
     """
     kinds = sorted(kind for kind, count in counts.items() if kind and count)
     if not kinds:
@@ -132,10 +132,10 @@ def report(rows: "DataFrame", problems: Sequence[Problem], counts: Mapping[int, 
 
 
 def take_good_lines(rows: "DataFrame", *, skip: bool) -> "DataFrame":
-    """The rows without those that their source could not read. Runs on the driver; tasks count.
+    """The rows without those that their source could not read. Runs on the driver; Spark tasks count them.
 
-    Raises :class:`DataError` with the count of each kind and the first ones by file and line; with ``skip``, the same
-    is logged as a warning.
+    Raises :class:`DataError` with the count of each kind and the file and line of the first ones; with ``skip``, logs
+    the same as a warning.
     """
     from pyspark.sql import functions as sf
 
@@ -158,7 +158,7 @@ def take_good_lines(rows: "DataFrame", *, skip: bool) -> "DataFrame":
 
 
 def problem_text(problem: "Column") -> "Column":
-    """What the column :data:`PROBLEM` says, as an error names it; null where it says nothing."""
+    """The column :data:`PROBLEM` as a text for errors; null for good rows."""
     from pyspark.sql import functions as sf
 
     line = sf.coalesce(sf.concat(sf.lit(":"), problem["line"].cast("string")), sf.lit(""))
@@ -172,7 +172,7 @@ def _place(problem: Any) -> str:
 
 
 def _first_rows(rows: "DataFrame", kinds: Collection[int]) -> dict[int, list[str]]:
-    """By the number of their problem, the first rows in the order of what is shown of them."""
+    """For each problem, the first rows that have it, in the order of the values that name them."""
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 

@@ -1,4 +1,4 @@
-"""The card of a prepared dataset: what is in it, as JSON that is validated and never executed."""
+"""The card of a prepared dataset: its description, as JSON that is validated and never executed."""
 
 import hashlib
 import json
@@ -42,17 +42,17 @@ PREPROCESSING = "preprocessing"
 LABELS_NAME = "labels.parquet"
 ROW_GROUPS_NAME = "row_groups.parquet"
 DRAWN_BY = "row"
-"""The rule by which rows are drawn for splits today; see :attr:`Card.split_by`."""
+"""The rule by which rows are drawn for splits in new datasets; see :attr:`Card.split_by`."""
 METADATA_NAME = "_common_metadata"
-"""The file in a split's folder that stock Petastorm readers look at, and nothing in this package."""
+"""The file in a split's folder that stock Petastorm readers need; this package does not read it."""
 UNSEEN = -1
 """The class index of a label that the training split does not have."""
 LABEL_COLUMN = "label"
 """The column of labels in every prepared dataset: class indices, numbers, or a byte for each class."""
 WEIGHT_COLUMN = "weight"
-"""The column that says how much a row counts, where rows do not count alike."""
+"""The column of rows' weights, if they have weights."""
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""What a split may be called: its name is also the name of a folder."""
+"""The names that a split may have: it is also the name of a folder."""
 
 InputName = Annotated[str, Field(pattern=NAME)]
 
@@ -63,65 +63,66 @@ class Card(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True, validate_by_name=True)
 
     version: Literal[1, 2, 3, 4, 5] = 3
-    """Of the format: in the first one, sparse rows were lists; in the first two, the card listed all files. The fourth
-    is for rows that are in the files of others, the fifth for inputs that have names."""
+    """The version of the format. In 1, sparse rows were lists; in 1 and 2, the card listed all files. 4 is for rows
+    that stay in place, in existing Parquet files, and 5 for named inputs."""
     unnamed: Annotated[InputSpec | None, Field(alias="input", exclude_if=lambda value: value is None)] = None
-    """The only input, which has no name; see :attr:`input`."""
+    """The single input, which has no name; see :attr:`input`."""
     inputs: Annotated[dict[InputName, InputSpec], Field(exclude_if=lambda value: not value)] = {}
-    """The inputs by the names of a network's arguments; empty where there is one that has no name."""
+    """The inputs by the names of a network's arguments; empty if there is a single, unnamed input."""
     task: Annotated[TaskName, Field(exclude_if=lambda value: value == "classification")] = "classification"
-    """What the labels are for."""
+    """The task for which the labels are prepared."""
     label_names: tuple[str, ...]
     """Class names by class index, from the training split; empty if they are in a file, or labels are numbers."""
     labels: LabelsFile | None = None
-    """Where the class names are, if there are very many of them."""
+    """The file of the class names, if there are very many of them."""
     row_groups: Annotated[RowGroupsFile | None, Field(exclude_if=lambda value: value is None)] = None
-    """Where the row groups are; None in cards that list their files."""
+    """The file that lists the row groups; None in cards that list their files."""
     in_place: Annotated[InPlace | None, Field(exclude_if=lambda value: value is None)] = None
-    """Where the rows are, if they are not in files of the dataset."""
+    """Where the rows are, if they stay in place in existing files."""
     table: Annotated[TableVersion | None, Field(exclude_if=lambda value: value is None)] = None
-    """The table that rows were read from, if its format has versions."""
+    """The table from which rows were read, if its format has versions."""
     label_type: Annotated[str | None, Field(pattern=f"^({LABEL_TYPE})$", exclude_if=lambda value: value is None)] = None
-    """The Spark SQL type of labels of classes, or of those in an array; None in cards that were made without it."""
+    """The Spark SQL type of class labels, or of the elements of arrays of them; None in cards of older versions."""
     label_scale: Annotated[LabelScale | None, Field(exclude_if=lambda value: value is None)] = None
-    """Of labels that are numbers."""
+    """The mean and standard deviation of numeric labels."""
     mean_weight: Annotated[float | None, Field(gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None)] = (
         None
     )
-    """Of the rows of the training split; None where all rows count alike."""
+    """The mean weight of the training rows; None if rows have no weights."""
     splits: Annotated[dict[str, SplitCard], Field(min_length=1)]
     raw_columns: dict[str, str]
     """The raw columns that scoring needs, with their Spark types; ``vector`` also stands for arrays."""
     fields: Annotated[dict[str, tuple[str, ...]], Field(exclude_if=lambda value: not value)] = {}
-    """Of raw columns that are fields of structs, or values of maps: the way to them, from the column on."""
+    """For raw columns that are fields of structs, or values of maps: the column and the path below it."""
     preprocessing: bool
-    """Whether a fitted ``pyspark.ml`` pipeline is kept beside the card."""
+    """Whether fitted preprocessing is stored beside the card."""
     preprocessing_sha256: Hash | None = None
-    """Of the pipeline's folder; not part of the digest, for Spark saves random names and the time of day with it."""
+    """The hash of the preprocessing's folder. It is not part of the digest, because Spark stores random names and the
+    time of day there."""
     settings: dict[str, Any]
-    """The settings that decided the content; preparing again with others is refused."""
+    """The settings that decided the content. Preparing the same output with other settings is refused."""
     split_by: Annotated[Literal["content", "row"], Field(exclude_if=lambda value: value == "content")] = "content"
-    """What rows were drawn by for splits: each ``row`` by itself, or by its ``content`` alone, as all were before, so
-    that equal rows are in one split and shares are of rows that differ."""
+    """How rows were drawn for splits: each ``row`` independently, or by its ``content``, as in older versions. By
+    content, equal rows are in the same split, and shares are of distinct rows."""
     source: str
-    """Fingerprint of the raw rows, independent of their order: count and hashes of the content."""
+    """The fingerprint of the raw rows, independent of their order: their number and hashes of their content."""
     digest: Hash
-    """SHA-256 of all the above but ``table``, ``preprocessing_sha256`` and the folder of rows that are in place; the
-    files' own hashes are there, or in what is hashed."""
+    """SHA-256 of all the above except ``table``, ``preprocessing_sha256`` and the folder of rows that stay in place. It
+    covers the content of all files, because their hashes are in the card or in files whose hashes are."""
 
     @property
     def input(self) -> InputSpec:
-        """What a model is fed with, if that has no name. Raises :class:`DatasetError` where inputs have names."""
+        """The single, unnamed input. Raises :class:`DatasetError` if inputs have names."""
         if self.unnamed is None:
             raise DatasetError(
-                f"the dataset has inputs that have names ({', '.join(self.inputs)}), and this needs a dataset with"
-                " one unnamed input: prepare it with `features` or `image` in place of `inputs`"
+                f"the dataset has named inputs ({', '.join(self.inputs)}), but this needs a dataset with a single,"
+                " unnamed input: prepare it with `features` or `image` instead of `inputs`"
             )
         return self.unnamed
 
     @property
     def num_classes(self) -> int:
-        """How many classes the training split has; none where labels are numbers."""
+        """The number of classes in the training split; 0 if labels are numbers."""
         return self.labels.classes if self.labels else len(self.label_names)
 
     @property
@@ -131,37 +132,37 @@ class Card(BaseModel):
 
     @property
     def in_lists(self) -> bool:
-        """Whether rows lie in files as lists of different lengths: what is not zero, or all rows of a group."""
+        """Whether files store rows as lists of different lengths: the nonzero values, or all rows of a group."""
         return self.is_sparse or self.task == "ranking"
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the only input keeps what is not zero."""
+        """Whether the single input is sparse: only nonzero values are stored."""
         return self.unnamed is not None and self.unnamed.kind == "sparse"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         sparse = self.is_sparse
         if (self.unnamed is None) != bool(self.inputs) or bool(self.inputs) != (self.version == 5):
-            raise ValueError("a card has one `input`, or in format 5 `inputs` by their names")
+            raise ValueError("a card must have either one `input`, or in format 5 `inputs` by name")
         if sparse and self.version == 1:
-            raise ValueError("its sparse rows are lists, as sparkdl no longer reads them")
+            raise ValueError("its sparse rows are lists, which this version of sparkdl no longer reads")
         classless = self.task in ("regression", "ranking", "language_modelling")
         if (self.label_scale is not None) != (self.task == "regression"):
-            raise ValueError("label_scale is of the numbers of regression, and of nothing else")
+            raise ValueError("label_scale is only for regression, and needed there")
         if bool(self.label_names) + bool(self.labels) != (not classless) or (self.labels and not sparse):
-            raise ValueError("label_names must be in the card, or in a file of their own where rows are sparse")
+            raise ValueError("label_names must be in the card, or, if rows are sparse, in a separate file")
         if (self.row_groups is not None) != (self.version >= 3):
-            raise ValueError("row_groups is of the formats from 3 on, and of no other")
+            raise ValueError("row_groups is only for formats from 3 on, and needed there")
         if (self.in_place is not None) != (self.version == 4):
-            raise ValueError("in_place is of the format 4, and of no other")
+            raise ValueError("in_place is only for format 4, and needed there")
         for name, split in self.splits.items():
             if bool(split.files) == (self.row_groups is not None):
-                raise ValueError(f"split {name!r} does not keep its row groups where its format does")
+                raise ValueError(f"split {name!r} does not list its row groups as its format requires")
             if not SPLIT_NAME.fullmatch(name) or name == PREPROCESSING:
-                raise ValueError(f"{name!r} is not a name for a split")
+                raise ValueError(f"{name!r} is not a valid name of a split")
             if (split.sparse is not None) != self.in_lists:
-                raise ValueError(f"split {name!r} is not counted the way its rows are stored")
+                raise ValueError(f"the counts of split {name!r} do not fit the way its rows are stored")
             if len(split.class_counts) != len(self.label_names):
                 raise ValueError(f"split {name!r} counts {len(split.class_counts)} classes of {len(self.label_names)}")
             if self.label_names and self.task == "classification" and sum(split.class_counts) != split.rows:
@@ -181,7 +182,7 @@ class Card(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, origin: str = "the card") -> Self:
-        """Validate a card's text. Runs anywhere; raises :class:`DatasetError` that names ``origin`` and the key."""
+        """Parse and validate a card. Runs anywhere. Raises :class:`DatasetError` with ``origin`` and the key."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -189,8 +190,8 @@ class Card(BaseModel):
             key = ".".join(map(str, problem["loc"])) or "the card as a whole"
             if key == "version":
                 raise DatasetError(
-                    f"{origin} is of the format {problem['input']!r}, which this version of sparkdl does not know: use "
-                    "the version that wrote it, or a newer one"
+                    f"{origin} has format {problem['input']!r}, which this version of sparkdl does not know: use the "
+                    "version that wrote it, or a newer one"
                 ) from None
             raise DatasetError(
                 f"{origin} is not a valid dataset card: {key}: {problem['msg'].removeprefix('Value error, ')}. "

@@ -1,4 +1,4 @@
-"""The parts of a dataset's card: files, splits, and what is counted of them."""
+"""The parts of a dataset's card: files, splits, and their counts."""
 
 from typing import Annotated, Literal, Self
 
@@ -19,33 +19,33 @@ __all__ = [
 
 Count = Annotated[int, Field(ge=0)]
 LinkFunction = Literal["identity", "log"]
-"""What the network of a regression answers of the number, or with ``log`` its logarithm."""
+"""The output of a regression network: the number itself, or with ``log`` its logarithm."""
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _Part(BaseModel):
-    """What all parts of a card share: unknown keys are errors, and nothing changes after validation."""
+    """The base of all parts of a card: unknown keys are errors, and values cannot change after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class File(_Part):
-    """One Parquet file, which holds one row group, as cards before format 3 list them."""
+    """A Parquet file with one row group, as cards before format 3 list them."""
 
     path: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
-    """``split/name.parquet``, relative to the dataset's folder; it cannot point outside."""
+    """``split/name.parquet``, relative to the dataset's folder. The pattern excludes paths outside of it."""
     rows: Annotated[int, Field(gt=0)]
     bytes: Annotated[int, Field(gt=0)]
     sha256: Hash
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
-    """The checksum that a rank verifies when it first reads the file; CRC-32 because it costs less than the reading."""
+    """The checksum that a rank verifies when it first reads the file. CRC-32 takes less time than reading."""
     inputs_at: Count
-    """Where in the file the inputs begin; they lie one after another, an image with its length in front (4 bytes). Zero
-    where rows are sparse, which do not lie like that."""
+    """The offset of the inputs in the file, which are stored contiguously; an image has its length in front (4 bytes).
+    Zero for sparse rows, which are not stored contiguously."""
     labels_at: Count
-    """Where in the file the labels begin, one after another as ``LabelSpec`` says; zero where rows are sparse."""
+    """The offset of the labels in the file, stored contiguously as ``LabelSpec`` describes; zero for sparse rows."""
     weights_at: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
-    """The same of their weights, which are float64; zero where rows have none."""
+    """The offset of the weights in the file, which are float64; zero if rows have none."""
 
 
 class LabelsFile(_Part):
@@ -61,50 +61,50 @@ class LabelsFile(_Part):
 
 
 class RowGroupsFile(_Part):
-    """The file beside the card that says what each row group is; see :mod:`sparkdl.data.row_groups`."""
+    """The file beside the card that describes the row groups; see :mod:`sparkdl.data.row_groups`."""
 
     bytes: Annotated[int, Field(gt=0)]
     sha256: Hash
 
 
 class InPlace(_Part):
-    """Where rows are that were not copied, and what a reader of their files has to know."""
+    """Where rows that were not copied are, and how to read them."""
 
     folder: str
-    """The folder that all of the files are below. It is not part of the digest: the content is."""
+    """The folder of all files. It is not part of the digest; the content is."""
     label: str
-    """Their column of labels."""
+    """The column of labels."""
     weight: str | None = None
-    """Their column that says how much a row counts."""
+    """The column of weights, if rows have weights."""
     seed: int
     fractions: dict[str, float]
-    """Shares of the rows that are in other splits than ``train``; see :mod:`sparkdl.data.in_place.drawing`."""
+    """The shares of the rows in splits other than ``train``; see :mod:`sparkdl.data.in_place.drawing`."""
 
 
 class TableVersion(_Part):
-    """The table that rows were read from. It is not part of the digest: the content is."""
+    """The table from which rows were read. It is not part of the digest; the content is."""
 
     format: Literal["delta", "iceberg"]
     table: str
-    """Its folder, or its name in the catalog."""
+    """The table's folder, or its name in the catalog."""
     version: int
-    """What Delta Lake counts its commits by, or the number of Iceberg's snapshot."""
+    """Delta Lake's version, or the id of Iceberg's snapshot."""
 
     def __str__(self) -> str:
         return f"{self.format} {self.table}, {'version' if self.format == 'delta' else 'snapshot'} {self.version}"
 
 
 class SparseCounts(_Part):
-    """What the rows of a sparse split add up to."""
+    """Sums over the rows of a sparse split."""
 
     values: Count
-    """Features that are not zero."""
+    """Nonzero features."""
     labels: Count
-    """Labels of all rows, unseen ones included."""
+    """Labels of all rows, including unseen ones."""
     unseen: Count
     """Labels that the training split does not have; their class index is -1."""
     empty: Count
-    """Rows without a feature that the training split knows."""
+    """Rows without a feature that the training split has."""
 
 
 class SplitCard(_Part):
@@ -112,24 +112,24 @@ class SplitCard(_Part):
 
     num_rows: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
     num_groups: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
-    """Row groups, each a file of its own; what they are is in a file beside the card."""
+    """The number of row groups, each of which is a file; a file beside the card describes them."""
     files: Annotated[tuple[File, ...], Field(exclude_if=lambda value: not value)] = ()
-    """Before format 3, the row groups themselves, in the order of the rows; sizes differ by at most one row."""
+    """Before format 3: the row groups, in the order of the rows; their sizes differ by at most one row."""
     class_counts: tuple[Count, ...]
-    """Rows of each class, in the order of the label names; empty without such."""
+    """The rows of each class, in the order of the label names; empty if there are no label names."""
     sparse: SparseCounts | None = None
     metadata_sha256: Annotated[Hash | None, Field(exclude_if=lambda value: value is None)] = None
-    """Of the file beside them that stock Petastorm readers look at; left out by cards that were made without it."""
+    """The hash of the file for stock Petastorm readers; not in cards of older versions."""
 
     @property
     def rows(self) -> int:
-        """How many rows the split has."""
+        """The number of rows in the split."""
         return self.num_rows or sum(file.rows for file in self.files)
 
     @model_validator(mode="after")
     def _balanced(self) -> Self:
         if bool(self.num_rows) != bool(self.num_groups) or bool(self.files) == bool(self.num_groups):
-            raise ValueError("a split has row groups, whose rows and numbers are counted, or files that are listed")
+            raise ValueError("a split must have either num_groups and num_rows, or files")
         if not self.files:
             return self
         sizes = {file.rows for file in self.files}
@@ -139,8 +139,8 @@ class SplitCard(_Part):
 
 
 class LabelScale(_Part):
-    """The numbers that regression predicts, over the rows of the training split."""
+    """Mean and standard deviation of the labels of regression, over the training split."""
 
     mean: Annotated[float, Field(allow_inf_nan=False)]
     std: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """One where all of them are equal."""
+    """1 if all labels are equal."""

@@ -1,4 +1,4 @@
-"""A label becomes the index of its class: its place among the class names of the training rows. Runs in tasks."""
+"""Turns a label into its class index: its position in the class names of the training rows. Runs in tasks."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ __all__ = ["class_indices"]
 def class_indices(labels: pa.Array | pa.ChunkedArray, names: pa.Array | Sequence[str]) -> pa.Array | pa.ChunkedArray:
     """The class index of each label, int64; null for a label that is not among the ``names``.
 
-    Of labels that are encoded by a dictionary, each distinct one is looked up once.
+    For dictionary-encoded labels, each distinct label is looked up once.
     """
     known = names if isinstance(names, pa.Array | pa.ChunkedArray) else pa.array(names, pa.string())
     if pa.types.is_dictionary(labels.type):

@@ -1,4 +1,4 @@
-"""A prepared dataset, and what it holds."""
+"""A prepared dataset."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -31,16 +31,17 @@ class Dataset:
     path: str
     card: Card
     answers: TeacherAnswers | None = None
-    """What a teacher answers to the training rows, which batches of them then have, too."""
+    """The logits of a teacher for the training rows; batches of training rows contain them."""
     joined: tuple[str, ...] = ()
-    """Splits whose rows are among those of ``train``; see :meth:`joining`."""
+    """Splits whose rows are added to ``train``; see :meth:`joining`."""
 
     @classmethod
     def open(cls, path: str) -> "Dataset":
-        """Read the card and check that every file exists with its size, and the fitted pipeline whole. Runs anywhere.
+        """Read the card, and check the sizes of all files and the content of the preprocessing. Runs anywhere.
 
-        Of a split of more than 10,000 files it looks at 64, spread evenly; reading or :meth:`verify` finds the others.
-        Raises :class:`DatasetError` when there is no dataset, the card is not valid, or a file is missing or truncated.
+        If a split has more than 10,000 files, only 64 of them are checked here; problems with others are found by
+        reading, or by :meth:`verify`. Raises :class:`DatasetError` if there is no dataset, the card is invalid, or a
+        file is missing or truncated.
         """
         path = str(path).rstrip("/")
         try:
@@ -52,10 +53,10 @@ class Dataset:
         return dataset
 
     def joining(self, *splits: str) -> "Dataset":
-        """The same files, with these splits' rows among those of ``train``.
+        """The same files, with the rows of these splits added to ``train``.
 
-        What was computed from the training rows when the dataset was prepared does not change: classes, scales, means
-        of weights. Raises :class:`DatasetError` for a split that is not there.
+        Values that were computed from the training rows when the dataset was prepared do not change: classes, scales,
+        means of weights. Raises :class:`DatasetError` for a split that does not exist.
         """
         for split in splits:
             self._split(split)
@@ -63,7 +64,7 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, the same wherever the dataset is copied to."""
+        """SHA-256 of the content; copies of the dataset have the same digest."""
         if not self.joined:
             return self.card.digest
         return hashlib.sha256(f"{self.card.digest} {' '.join(self.joined)}".encode()).hexdigest()
@@ -80,20 +81,20 @@ class Dataset:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Class names by class index; read from their file, each time, where rows are sparse."""
+        """Class names by class index. For sparse rows, each call reads them from their file."""
         if self.card.labels is None:
             return self.card.label_names
         return tuple(read_labels(self.path, self.card.labels).column("name").to_pylist())
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What people call the classes, by class index: ``prepare.class_names``, and else the label itself."""
+        """Readable names of the classes, by class index: ``prepare.class_names``, else the label itself."""
         names = self.card.settings.get("class_names", {})
         return tuple(names.get(label, label) for label in self.label_names)
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        """Training rows that have each class, int64 of shape (classes,); read as ``label_names`` are."""
+        """The training rows of each class, int64 of shape (classes,); read like ``label_names``."""
         if self.card.labels is None:
             return np.array(self.card.splits["train"].class_counts, np.int64)
         counts: NDArray[np.int64] = read_labels(self.path, self.card.labels).column("count").to_numpy()
@@ -101,22 +102,22 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """How many classes the training split has."""
+        """The number of classes in the training split."""
         return self.card.num_classes
 
     @property
     def input(self) -> InputSpec:
-        """What a model is fed with."""
+        """The single, unnamed input."""
         return self.card.input
 
     @property
     def named(self) -> dict[str, str]:
-        """What records say of it: where it lies, and of which version of which table it was made."""
+        """Its entries in MLflow: where it is, and from which version of which table it was made."""
         return {"dataset": self.path} | ({"dataset_table": str(self.card.table)} if self.card.table else {})
 
     @property
     def learned(self) -> str:
-        """What there is to learn from the labels, in words."""
+        """The labels in words, such as ``10 classes``."""
         if self.card.task == "regression":
             return "a number"
         if self.card.task == "ranking":
@@ -137,7 +138,7 @@ class Dataset:
 
     @property
     def served_columns(self) -> dict[str, str]:
-        """The columns that a caller of a model hands in: raw ones, and whole structs and maps where it reads fields."""
+        """The columns that a caller passes to a model: raw columns, and whole structs and maps if it reads fields."""
         fields = self.card.fields
         return {
             fields[name][0] if name in fields else name: "any" if name in fields else kind
@@ -146,11 +147,11 @@ class Dataset:
 
     @property
     def preprocessing_path(self) -> str | None:
-        """Where the fitted ``pyspark.ml`` pipeline is saved, if the input needs one."""
+        """The folder of the fitted preprocessing; None if there is none."""
         return join(self.path, PREPROCESSING) if self.card.preprocessing else None
 
     def rows(self, split: str) -> int:
-        """How many rows a split has. Raises :class:`DatasetError` for a split that is not there."""
+        """The number of rows in a split. Raises :class:`DatasetError` for a split that does not exist."""
         return sum(self._split(name).rows for name in self._parts(split))
 
     @property
@@ -161,14 +162,14 @@ class Dataset:
     def row_groups(self, split: str) -> RowGroups:
         """The row groups of a split, in the order of its rows.
 
-        Raises :class:`DatasetError` when the file that says what they are is missing, or is not the card's.
+        Raises :class:`DatasetError` if the file that describes them is missing, or was altered.
         """
         return RowGroups.laid_together([self._row_groups(name) for name in self._parts(split)])
 
     def verify(self, spark: "SparkSession | None" = None) -> None:
         """Compare the SHA-256 of every file with the card. Runs on the driver; with ``spark``, hashes in tasks.
 
-        Raises :class:`DatasetError` that names the first file that is missing, truncated or altered.
+        Raises :class:`DatasetError` with the first file that is missing, truncated or altered.
         """
         verify(self, spark)
 
@@ -182,7 +183,7 @@ class Dataset:
         in_place = self.card.in_place.folder if self.card.in_place else None
         found = read_row_groups(self.path, self.card.row_groups, in_place).get(split)
         if found is None or (len(found), found.rows.sum()) != (card.num_groups, card.num_rows):
-            raise DatasetError(f"{join(self.path, ROW_GROUPS_NAME)} has other row groups than its card. {REPAIR}")
+            raise DatasetError(f"{join(self.path, ROW_GROUPS_NAME)} does not have the card's row groups. {REPAIR}")
         return found
 
     def _split(self, name: str) -> SplitCard:

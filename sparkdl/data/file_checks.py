@@ -1,4 +1,4 @@
-"""Whether files of a dataset are still those that its card describes, and what to say where they are not."""
+"""Checks that files of a dataset have the content that the card describes; messages for missing and altered files."""
 
 import hashlib
 
@@ -11,19 +11,19 @@ REPAIR = "Restore it, or remove the dataset and prepare it again."
 
 
 def missing(path: str) -> str:
-    """The message of an error about a file that is not there."""
+    """The message of an error about a missing file."""
     return f"{path} is missing. {REPAIR}"
 
 
 def altered(path: str) -> str:
-    """The message of an error about a file that has another content than the one that was written."""
+    """The message of an error about a file whose content differs from what was written."""
     return f"{path} was altered: its SHA-256 is not the card's. {REPAIR}"
 
 
 def read_unaltered(path: str, sha256: str) -> bytes:
-    """The content of the file with this hash. Runs anywhere.
+    """The content of a file that must have this hash. Runs anywhere.
 
-    Raises :class:`DatasetError` when it is missing or altered.
+    Raises :class:`DatasetError` if it is missing or altered.
     """
     try:
         content = read_file(path)

@@ -1,4 +1,4 @@
-"""How labels lie in a file and in a batch, by what they are for."""
+"""The format of labels in files and batches, by task."""
 
 import math
 from typing import Literal, NamedTuple, Self
@@ -9,18 +9,18 @@ __all__ = ["LabelSpec"]
 
 
 class LabelSpec(NamedTuple):
-    """How labels lie in a file and in a batch."""
+    """The format of labels in files and batches."""
 
     dtype: Literal["int64", "float64", "uint8"]
-    """A class index, a number, or ones and zeros for a row's classes."""
+    """int64 for a class index, float64 for a number, uint8 for ones and zeros, one per class."""
     shape: tuple[int, ...] = ()
-    """Of one row: (classes,) where it has several labels."""
+    """The shape per row: (classes,) for several labels per row."""
     stored: bool = True
-    """Whether files have them: where the next token is predicted, the inputs are the labels."""
+    """Whether files contain labels: for language modelling, the inputs are the labels."""
 
     @classmethod
     def of(cls, task: TaskName, num_classes: int) -> Self:
-        """How the labels of a task are stored."""
+        """The format of a task's labels."""
         match task:
             case "multi_label":
                 return cls("uint8", (num_classes,))
@@ -33,10 +33,10 @@ class LabelSpec(NamedTuple):
 
     @property
     def length_bytes(self) -> int:
-        """Bytes in front of each row: Parquet's PLAIN encoding of binary values starts them with their length."""
+        """The bytes in front of each row: Parquet's PLAIN encoding of binary values begins with their length."""
         return 4 if self.shape else 0
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row's label."""
+        """The bytes of one row's label."""
         return math.prod(self.shape) if self.shape else 8

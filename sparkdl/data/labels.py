@@ -1,4 +1,4 @@
-"""The classes of data that has very many of them: a file beside the card instead of a list in it."""
+"""The file with the names of very many classes, which is beside the card instead of in it."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -28,9 +28,8 @@ _SCHEMA = pa.schema([pa.field("name", pa.string(), False), pa.field("count", pa.
 def write_labels(labels: "DataFrame", folder: str) -> LabelsFile:
     """Write the distinct values of a column of labels and their counts. Runs on the driver; one task writes.
 
-    Numbers come first, in the order of the whole numbers nearest to them; all other names follow in the order of their
-    characters. Raises
-    :class:`DataError` when there are none.
+    Numbers come first, in the order of the nearest whole numbers; all other names follow in the order of their
+    characters. Raises :class:`DataError` if there are no labels.
     """
     from pyspark.sql import functions as sf
 
@@ -65,13 +64,13 @@ def write_labels(labels: "DataFrame", folder: str) -> LabelsFile:
 def read_labels(folder: str, expected: LabelsFile) -> pa.Table:
     """The names and counts of a dataset's classes; the row number is the class index. Runs anywhere.
 
-    Raises :class:`DatasetError` when the file is missing or is not the one that the card describes.
+    Raises :class:`DatasetError` if the file is missing or was altered.
     """
     return read_table(read_unaltered(join(folder, LABELS_NAME), expected.sha256))
 
 
 def index_labels(labels: pa.Array, folder: str, expected: LabelsFile) -> pa.Array:
-    """The class index of each label (int64), -1 for those that the training split does not have. Runs in a task."""
+    """The class index of each label (int64); -1 for labels that the training split does not have. Runs in a task."""
     return pc.fill_null(class_indices(labels, _names(folder, expected)), UNSEEN)
 
 

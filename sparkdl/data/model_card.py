@@ -1,4 +1,4 @@
-"""What scoring needs to know of the dataset that a model was trained on."""
+"""The part of a dataset's card that is stored with a model, for scoring."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -17,52 +17,52 @@ __all__ = ["ModelCard"]
 
 
 class ModelCard(BaseModel):
-    """The part of a dataset's card that says what goes into a model and what its classes are called.
+    """The part of a dataset's card that describes the inputs of a model and its classes.
 
-    The rest of the card (files, counts) is ignored, so that a registered model outlives changes in how datasets are
-    laid out.
+    The rest of the card (files, counts) is ignored, so that a registered model does not depend on the format of
+    datasets.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, serialize_by_alias=True, validate_by_name=True)
 
     unnamed: InputSpec | None = Field(None, alias="input")
-    """The only input, which has no name."""
+    """The single input, which has no name."""
     inputs: dict[str, InputSpec] = {}
-    """Or several, by the names of the network's arguments."""
+    """Named inputs, by the names of the network's arguments."""
     task: TaskName = "classification"
     label_names: tuple[str, ...]
     labels: LabelsFile | None = None
-    """Where the class names are if ``label_names`` is empty: there are very many of them."""
+    """The file of the class names, if there are very many of them; ``label_names`` is empty then."""
     label_type: str | None = Field(None, pattern=f"^({LABEL_TYPE})$")
-    """The Spark SQL type of a predicted label; texts in cards that were made without it."""
+    """The Spark SQL type of a predicted label; None, for texts, in cards of older versions."""
     label_scale: LabelScale | None = None
-    """Of what regression predicts, where the network answers standardised numbers."""
+    """For regression: the scale of labels, if the network predicts standardised numbers."""
     link: LinkFunction = "identity"
-    """Elsewhere: what its answers are of the numbers."""
+    """For regression without a scale: whether the network predicts the numbers or their logarithms."""
     outputs: dict[str, tuple[int, ...]] = {}
-    """Outputs of the network that are columns beside predictions, with their shapes for a row: (width,), or () of a
+    """Outputs of the network that become columns beside predictions, with their shapes per row: (width,), or () for a
     number."""
     raw_columns: dict[str, str]
     fields: dict[str, tuple[str, ...]] = {}
     preprocessing: bool
     settings: dict[str, Any] = {}
-    """Those that the dataset was prepared with; none of models of other makes."""
+    """The settings with which the dataset was prepared; empty for models that were not trained by sparkdl."""
 
     @model_validator(mode="after")
     def _has_classes(self) -> Self:
         if (self.unnamed is None) != bool(self.inputs):
-            raise ValueError("it has one `input`, or `inputs` by their names")
+            raise ValueError("it must have either one `input`, or `inputs` by name")
         if self.label_scale is not None and self.task != "regression":
-            raise ValueError("label_scale is of regression, and of nothing else")
+            raise ValueError("label_scale is only for regression")
         if not (self.label_names or self.labels or self.task in ("regression", "ranking", "language_modelling")):
-            raise ValueError("it names no classes")
+            raise ValueError("it has no class names")
         return self
 
     @property
     def input(self) -> InputSpec:
-        """The only input, if it has no name. Raises :class:`ModelError` where inputs have names."""
+        """The single, unnamed input. Raises :class:`ModelError` if inputs have names."""
         if self.unnamed is None:
-            raise ModelError(f"the model takes inputs that have names ({', '.join(self.inputs)}), and not a single one")
+            raise ModelError(f"the model takes named inputs ({', '.join(self.inputs)}), not a single unnamed one")
         return self.unnamed
 
     @property
@@ -72,21 +72,21 @@ class ModelCard(BaseModel):
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are; none where a number is predicted."""
+        """The number of classes; 0 for regression and ranking."""
         return self.labels.classes if self.labels else len(self.label_names)
 
     @property
     def input_column(self) -> str:
-        """The column that holds the inputs of prepared rows: what preprocessing makes, or the only raw one."""
+        """The column of the inputs: the result of preprocessing, or the only raw column."""
         return self.input.column if self.preprocessing else next(iter(self.raw_columns), self.input.column)
 
     def preprocessed(self) -> "ModelCard":
-        """The card of the same model for rows that preprocessing is done with."""
+        """The card of the same model for rows that are already preprocessed."""
         return self.model_copy(update={"raw_columns": {self.input.column: "vector"}, "preprocessing": False})
 
     @classmethod
     def load(cls, folder: str | Path) -> "ModelCard":
-        """Read the card in a model's folder. Runs anywhere; raises :class:`ModelError` if there is no valid one."""
+        """Read the card in a model's folder. Runs anywhere. Raises :class:`ModelError` if there is no valid card."""
         path = Path(folder) / CARD_NAME
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -95,12 +95,12 @@ class ModelCard(BaseModel):
         except ValidationError as error:
             problem = error.errors()[0]
             key = ".".join(map(str, problem["loc"])) or "the card as a whole"
-            raise ModelError(f"{path} is not a model's card: {key}: {problem['msg']}") from None
+            raise ModelError(f"{path} is not a valid model card: {key}: {problem['msg']}") from None
 
     def read_labels(self, folder: str | Path) -> pa.Array:
         """The labels by class index, in their own type.
 
-        Runs anywhere; raises :class:`ModelError` if their file was altered, or they are not of that type.
+        Runs anywhere. Raises :class:`ModelError` if their file was altered, or they are not of that type.
         """
         try:
             if self.labels is None:

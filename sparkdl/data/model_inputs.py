@@ -1,4 +1,4 @@
-"""What a model keeps of the dataset that it was trained on, so that it can be fed raw rows. Runs on the driver."""
+"""The files of a dataset that are copied to a model, so that it can read raw rows. Runs on the driver."""
 
 import json
 import math
@@ -19,9 +19,9 @@ __all__ = ["example_row", "keep_inputs", "packages_for_inputs"]
 
 
 def keep_inputs(dataset: Dataset, folder: Path, *, changed: Mapping[str, Any] | None = None) -> None:
-    """Copy the card (schema, class names), the file of class names where there is one, and the fitted preprocessing.
+    """Copy the card (schema, class names), the file of class names, if there is one, and the fitted preprocessing.
 
-    ``changed`` are keys of the card of which the network knows better than the dataset.
+    ``changed`` are keys of the card whose values depend on the network.
     """
     card = json.dumps(json.loads(dataset.card_json) | changed, indent=1) if changed else dataset.card_json
     (folder / CARD_NAME).write_text(card)
@@ -32,10 +32,10 @@ def keep_inputs(dataset: Dataset, folder: Path, *, changed: Mapping[str, Any] | 
 
 
 def packages_for_inputs(folder: Path) -> list[str]:
-    """What has to be installed where a model is fed raw rows.
+    """The packages that a model needs to read raw rows.
 
-    That is Pillow for images, which may be encoded, tokenizers for tokens, and Spark, if a stage that the model keeps
-    is Spark's alone.
+    These are Pillow for images, which may be encoded, tokenizers for tokens, and PySpark if only Spark can apply a
+    stage of its preprocessing.
     """
     card = json.loads((folder / CARD_NAME).read_bytes())
     kinds = {spec["kind"] for spec in card.get("inputs", {"": card.get("input")}).values()}
@@ -44,15 +44,15 @@ def packages_for_inputs(folder: Path) -> list[str]:
         return packages
     try:
         read_pipeline(folder / PREPROCESSING)
-    except ModelError:  # a stage of the user's own is one of Spark's, too
+    except ModelError:  # a user's own stage also needs Spark
         return ["psutil", "pyspark", "tqdm"]
     return packages
 
 
 def example_row(dataset: Dataset) -> "pd.DataFrame | None":
-    """One raw row of zeros and empty strings, to be kept with the model: it shows the columns, and nobody's data.
+    """An example row of zeros and empty strings, stored with the model: it shows the columns without real data.
 
-    None where a column has a type that zero says nothing about, such as a time.
+    None if a column has a type for which there is no zero, such as a time.
     """
     import pandas as pd
 
@@ -67,7 +67,7 @@ def example_row(dataset: Dataset) -> "pd.DataFrame | None":
         blanks |= dict.fromkeys(("array<float>", "array<double>", "vector"), zeros)
         blanks["binary"] = bytes(unnamed.row_bytes)
     else:
-        blanks["string"] = "a"  # of which there is a token
+        blanks["string"] = "a"  # a text with at least one token
         blanks |= {f"array<{kind}>": [blanks[kind]] for kind in ("int", "bigint", "float", "double")}
     images = {spec.column: bytes(spec.row_bytes) for spec in dataset.card.inputs.values() if spec.kind == "image"}
     kinds = [kind for name, kind in dataset.raw_columns.items() if name not in images]

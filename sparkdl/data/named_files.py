@@ -1,7 +1,7 @@
-"""The files of rows whose inputs have names: one Parquet file a row group, with a column an input.
+"""The files of rows with named inputs: one Parquet file per row group, with one column per input.
 
-What has the same size in each row lies where the footer of the file says, so that ranks need not decode it; what has
-not is lists, which they do.
+Inputs of a fixed size are stored contiguously, at offsets that follow from the file's footer, so that ranks need not
+decode them. Inputs of variable size are lists, which ranks decode.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ __all__ = [
 Rowwise = NDArray[Any] | Ragged
 """The values of one input: an array of shape (n, ...), or rows of different lengths."""
 LEVELS = 256
-"""Values of a uint8."""
+"""The number of values of a uint8."""
 
 
 class NamedRows(NamedTuple):
@@ -47,7 +47,7 @@ class NamedRows(NamedTuple):
 
 
 def input_values(values: pa.Array, spec: InputSpec) -> Rowwise:
-    """An input's binary values, as :mod:`sparkdl.preprocessing.input_rows` makes them, as numbers. Runs anywhere."""
+    """The numbers in an input's binary values, which :mod:`sparkdl.preprocessing.input_rows` makes. Runs anywhere."""
     numbers, offsets = numbers_of(values, _stored(spec))
     if _is_list(spec):
         return Ragged(numbers, offsets)
@@ -55,7 +55,7 @@ def input_values(values: pa.Array, spec: InputSpec) -> Rowwise:
 
 
 def no_rows(spec: InputSpec) -> Rowwise:
-    """The values of no rows."""
+    """The values of an input for zero rows."""
     return Ragged.empty(_stored(spec)) if _is_list(spec) else np.empty((0, *spec.shape), spec.dtype)
 
 
@@ -76,10 +76,10 @@ def write_named_row_group(
     *,
     has_labels: bool = True,
 ) -> dict[str, Any]:
-    """Write one row group as one file, and what the card has to know about it. Runs in a task.
+    """Write one row group as one file, and return its entry for the card. Runs in a task.
 
-    ``table`` has the structs of inputs in ``column``, class indices, numbers, or lists of some of the ``label_names``,
-    and the rows' weights where they have such. Without ``has_labels``, the file gets no labels.
+    ``table`` has the structs of inputs in ``column``; labels, which are class indices, numbers, or lists of some of the
+    ``label_names``; and weights, if rows have them. Without ``has_labels``, the file gets no labels.
     """
     structs = table.column(column).combine_chunks()
     structs = structs.chunk(0) if isinstance(structs, pa.ChunkedArray) else structs
@@ -96,7 +96,7 @@ def write_named_row_group(
     written = plain_pages(arrays, schema, statistics=[LABEL_COLUMN] if has_labels else [])
     again = read_named_rows(written, specs, label, weighted=weights is not None)
     if not _alike(NamedRows(inputs, labels, weights), again):
-        raise RuntimeError(f"pyarrow {pa.__version__} lays out pages in a way that sparkdl does not know")
+        raise RuntimeError(f"pyarrow {pa.__version__} writes Parquet pages with a layout that sparkdl does not support")
     wrong = structs.field(structs.type.num_fields - 1).to_numpy()
     images = [values for name, values in inputs.items() if specs[name].kind == "image"]
     return {
@@ -112,7 +112,7 @@ def write_named_row_group(
 
 
 def histogram(images: NDArray[np.generic]) -> list[int]:
-    """How often each value occurs, channel by channel: exact whatever the order of summing."""
+    """How often each value occurs, per channel. Such counts are exact, in whatever order they are added up."""
     channels = images.shape[-1]
     return [
         int(count)
@@ -124,7 +124,7 @@ def histogram(images: NDArray[np.generic]) -> list[int]:
 def read_named_rows(
     content: Any, specs: Mapping[str, InputSpec], label: LabelSpec, *, weighted: bool, rows: slice = slice(None)
 ) -> NamedRows:
-    """Some rows of a file's bytes, of which those of one size are not copied. Runs anywhere."""
+    """Some rows from a file's bytes. Inputs of a fixed size are views, not copies. Runs anywhere."""
     source = pa.BufferReader(pa.py_buffer(content))
     file = pq.ParquetFile(source)
     columns, count = file.metadata.row_group(0), file.metadata.num_rows
@@ -136,7 +136,7 @@ def read_named_rows(
         ends[chunk.path_in_schema.partition(".")[0]] = chunk.data_page_offset + chunk.total_compressed_size
 
     def at_end(name: str, length: int, width: int) -> NDArray[np.uint8]:
-        """A page holds its levels, then its values; so many bytes a row, behind a length of so many."""
+        """The values at the end of a page, after its levels: ``width`` bytes per row, after ``length`` bytes."""
         size = count * (length + width)
         records = np.frombuffer(content, np.uint8, size, ends[name] - size).reshape(count, -1)
         return records[rows, length:]

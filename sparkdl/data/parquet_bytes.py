@@ -1,4 +1,4 @@
-"""Parquet files that are in memory already."""
+"""Reads Parquet files from memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,11 @@ __all__ = ["read_table"]
 
 
 def read_table(content: Any, columns: Sequence[str] | None = None) -> pa.Table:
-    """The columns of a Parquet file, of its bytes. Runs anywhere, in the thread that calls it.
+    """The columns of a Parquet file from its bytes. Runs anywhere, in the calling thread.
 
-    Threads of Arrow's would hold the bytes a moment longer than the call. A process that ends in that moment ends by
-    SIGABRT, with "terminate called without an active exception": they cannot release an object of a Python that is
-    gone (https://github.com/apache/arrow/issues/34314). ``pyarrow.parquet.read_table`` always starts some.
+    ``pyarrow.parquet.read_table`` would start threads, which may hold the bytes a moment longer than the call. If the
+    process ends in that moment, they cannot release a Python object any more, and it ends by SIGABRT with "terminate
+    called without an active exception" (https://github.com/apache/arrow/issues/34314).
     """
     file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(content)))
     return file.read(None if columns is None else [*columns], use_threads=False)

@@ -1,6 +1,6 @@
-"""Parquet files of one row group whose columns are one page each, not compressed.
+"""Writes Parquet files of one row group in which each column is one uncompressed page.
 
-Ranks map such a file, and use the values where they lie.
+Ranks map such a file into memory, and use the values in place.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from sparkdl.storage import write_file
 __all__ = ["plain_pages", "write_plain_pages"]
 
 _PAGE_BYTES = 1 << 30
-"""So much that a column is always one page."""
+"""A page size that is large enough for a column to be always one page."""
 
 
 def plain_pages(arrays: Sequence[pa.Array], schema: pa.Schema, *, statistics: Sequence[str] = ()) -> pa.Buffer:
-    """The file's bytes; ``statistics`` names the columns whose smallest and largest value its footer has."""
+    """The file's bytes. For the columns in ``statistics``, its footer has the smallest and the largest value."""
     content = pa.BufferOutputStream()
     with pq.ParquetWriter(
         content,
@@ -35,6 +35,6 @@ def plain_pages(arrays: Sequence[pa.Array], schema: pa.Schema, *, statistics: Se
 
 
 def write_plain_pages(path: str, content: pa.Buffer) -> dict[str, Any]:
-    """Write the file; what the card has to know of its bytes. Runs in a task."""
-    write_file(path, content, makes_folder=False)  # a task may be told late that nobody wants its rows
+    """Write the file, and return its size and hashes for the card. Runs in a task."""
+    write_file(path, content, makes_folder=False)  # the folder may be gone: the job was cancelled meanwhile
     return {"bytes": content.size, "sha256": hashlib.sha256(content).hexdigest(), "crc32": zlib.crc32(content)}

@@ -1,4 +1,4 @@
-"""Rows of numbers that differ in length, behind one another in one array."""
+"""Rows of numbers with different lengths, concatenated in one array."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ class Ragged(NamedTuple):
 
     values: NDArray[Any]
     offsets: NDArray[np.int64]
-    """They begin with zero."""
+    """Shape (rows + 1,); the first is 0."""
 
     @classmethod
     def empty(cls, dtype: Any) -> "Ragged":
@@ -23,16 +23,16 @@ class Ragged(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.offsets) - 1
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How long each row is."""
+        """The length of each row."""
         return np.diff(self.offsets)
 
     def take(self, rows: slice | NDArray[np.int64]) -> "Ragged":
-        """Some of the rows; the values of a slice are not copied."""
+        """Some of the rows. For a slice, values are not copied."""
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(self.rows)
             offsets = self.offsets[start : max(stop, start) + 1]
@@ -44,12 +44,12 @@ class Ragged(NamedTuple):
 
     @staticmethod
     def join(parts: "Sequence[Ragged]") -> "Ragged":
-        """Some rows below one another."""
+        """The rows of all parts, in order."""
         lengths = np.concatenate([part.lengths for part in parts])
         return Ragged(np.concatenate([part.values for part in parts]), _offsets(lengths))
 
     def padded(self, padding: int | float, dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """The rows as an array of shape (n, longest), and which of its places are theirs."""
+        """The rows as a padded array of shape (n, longest), and a mask that is true for values of rows."""
         lengths = self.lengths
         longest = int(lengths.max(initial=1))
         mask = np.arange(longest) < lengths[:, None]

@@ -1,7 +1,7 @@
-"""Raw columns by name: columns of their own, fields of structs (``address.lat``), and values of maps by their keys.
+"""Finds raw columns by name: columns, fields of structs (``address.lat``), and values of maps by their keys.
 
-A name is one of Spark's, with dots between a column, its fields and theirs. A column whose own name has dots comes
-first: ``address.lat`` is the column of that name where there is one.
+In a name, dots separate a column, its fields and theirs. A column whose own name contains dots takes precedence:
+``address.lat`` is the column of that name if there is one.
 """
 
 import difflib
@@ -30,21 +30,21 @@ __all__ = [
 ]
 
 _SHOWN_COLUMNS = 50
-"""Columns of the rows that an error lists."""
+"""The most columns that an error lists."""
 
 
 class RawColumn(NamedTuple):
-    """Where values are."""
+    """Where the values of a raw column are."""
 
     place: int
-    """Which of the rows' columns it is, or is in: two columns may have one name."""
+    """The position of the column that is or contains it, as two columns may have the same name."""
     path: tuple[str, ...]
     """That column's name, and the fields and keys that lead to the values."""
     kind: "DataType"
-    """Of the values."""
+    """The type of the values."""
 
     def of(self, numbered: "DataFrame") -> "Column":
-        """The values, from rows whose columns are called by their places."""
+        """The values, from rows whose columns are named by their positions."""
         value = numbered[f"`{self.place}`"]
         for part in self.path[1:]:
             value = value[part]
@@ -52,12 +52,12 @@ class RawColumn(NamedTuple):
 
 
 def find_column(schema: "StructType", name: str) -> RawColumn | None:
-    """The column, field or value of this name, or None. Raises :class:`DataError` where two columns have the name."""
+    """The column, field or value of this name, or None. Raises :class:`DataError` if two columns have the name."""
     return _find_column(schema, _places(schema), name)
 
 
 def _places(schema: "StructType") -> dict[str, list[int]]:
-    """Which of the columns have each name."""
+    """The positions of the columns of each name."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, column in enumerate(schema.fields):
         places[column.name].append(place)
@@ -81,9 +81,9 @@ def _find_column(schema: "StructType", by_name: Mapping[str, list[int]], name: s
 
 
 def select_columns(rows: "DataFrame", names: Iterable[str], *, row: str | None = None) -> "DataFrame":
-    """These columns alone, each called as it was asked for. Runs on the driver, lazily.
+    """Only these columns, with these names. Runs on the driver, lazily.
 
-    With ``row``, a struct of that name comes first, with all columns of the rows, whose names there are their places.
+    With ``row``, a struct of that name comes first, with all columns of the rows, named by their positions.
 
     Raises :class:`DataError` for a name that the rows do not have, or have twice, or that Spark takes for another one.
     """
@@ -100,9 +100,10 @@ def select_columns(rows: "DataFrame", names: Iterable[str], *, row: str | None =
 
 
 def require_columns(rows: "DataFrame", names: Iterable[str]) -> dict[str, RawColumn]:
-    """Where the columns of these names are. Runs on the driver, on the schema alone.
+    """Where the columns of these names are. Runs on the driver; reads only the schema.
 
-    Raises :class:`DataError` for a name that the rows do not have, or have twice, or that Spark takes for another one.
+    Raises :class:`DataError` for a name that the rows do not have, or have twice, or that Spark cannot tell from
+    another one.
     """
     schema = rows.schema
     by_name = _places(schema)
@@ -115,14 +116,14 @@ def require_columns(rows: "DataFrame", names: Iterable[str]) -> dict[str, RawCol
     counts = Counter(map(same, found))
     if twins := [name for name in found if counts[same(name)] > 1]:
         raise DataError(
-            f"the columns {', '.join(map(repr, twins))} differ in capitals alone, which Spark does not tell apart;"
+            f"the columns {', '.join(map(repr, twins))} differ only in upper and lower case, which Spark ignores;"
             " rename or leave out all but one of them, or set `spark.sql.caseSensitive: true`"
         )
     return {name: each for name, each in found.items() if each}
 
 
 def with_neighbours(missing: Iterable[str], schema: "StructType") -> str:
-    """Names of columns that are not there, each with the one that may have been meant, for an error."""
+    """Names of missing columns for an error, each with a similar name that may have been meant."""
     known = list(_names(schema))
     said = []
     for name in missing:
@@ -132,13 +133,13 @@ def with_neighbours(missing: Iterable[str], schema: "StructType") -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The columns that there are, or the first of very many, for an error."""
+    """The existing columns for an error, or the first ones if there are very many."""
     more = f", ... ({len(names):,} in all)" if len(names) > _SHOWN_COLUMNS else ""
     return f"{', '.join(names[:_SHOWN_COLUMNS])}{more}"
 
 
 def _names(schema: "StructType", above: str = "") -> Iterator[str]:
-    """The names of all columns, and of the fields in them."""
+    """The names of all columns and of their fields."""
     from pyspark.sql.types import StructType
 
     for field in schema.fields:
@@ -148,19 +149,19 @@ def _names(schema: "StructType", above: str = "") -> Iterator[str]:
 
 
 def _nameless(rows: "DataFrame") -> str:
-    """What to do about columns that have the names that Spark gives to those of CSV files."""
+    """A hint if the columns have the default names of Spark's reader of CSV files."""
     nameless = all(re.fullmatch(r"_c\d+", name) for name in rows.columns)
     return "; for names in the first line of CSV files, set `source.options: {header: true}`" if nameless else ""
 
 
 def same_name(spark: "SparkSession") -> Callable[[str], str]:
-    """What is equal for two names that are one to this session."""
+    """A function that maps names to the same text if this session treats them as equal."""
     case_sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
     return str if case_sensitive else str.lower
 
 
 def _ways(name: str) -> Iterator[tuple[str, str | None]]:
-    """A name as a part and what is below it, at every dot; the longest part, with nothing below it, first."""
+    """A name split at each dot into a column and the rest; the whole name, without a rest, comes first."""
     yield name, None
     for place in range(len(name) - 1, -1, -1):
         if name[place] == ".":
@@ -168,7 +169,7 @@ def _ways(name: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _below(kind: "DataType", rest: str | None) -> "tuple[tuple[str, ...], DataType] | None":
-    """The fields and keys that the rest of a name stands for, and the type of what is there."""
+    """The fields and keys that the rest of a name means, and the type of the value there."""
     from pyspark.sql.types import MapType, StringType, StructType
 
     if rest is None:
@@ -186,7 +187,7 @@ def _below(kind: "DataType", rest: str | None) -> "tuple[tuple[str, ...], DataTy
 
 
 def frame_column(frame: "pd.DataFrame", name: str, path: Iterable[str]) -> "pd.Series[Any] | None":
-    """The same of pandas rows, in which structs and maps are dictionaries: the column, or what the path leads to."""
+    """A column of pandas rows, or the values at a path in it, as structs and maps are dictionaries there."""
     if name in frame:
         return frame[name]
     column, *below = path or (name,)

@@ -1,8 +1,8 @@
-"""The row groups of a dataset as columns: a million of them take a hundred megabytes, and as objects a gigabyte.
+"""The row groups of a dataset, stored as columns: a million of them take 100 MB; as objects they would take 1 GB.
 
-They are kept in a file beside the card, Parquet with a row for each row group, one split's behind another's. What a row
-group's file is called follows from its number, so that such a table cannot point outside the dataset's folder. Only
-where rows are in the files of others does it have paths, which are relative to a folder that the card names.
+They are in a Parquet file beside the card, with one row per row group, split by split. The name of a row group's file
+follows from its number, so that such a table cannot refer to files outside the dataset's folder. Only for rows that
+stay in place does it contain paths, which are relative to a folder that the card names.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ __all__ = ["ForeignRowGroup", "RowGroup", "RowGroups", "file_name", "read_row_gr
 
 @dataclass(frozen=True)
 class RowGroup:
-    """One Parquet file of a split; it holds exactly one row group. See :class:`~sparkdl.data.card_parts.File`."""
+    """A Parquet file of a split with exactly one row group. See :class:`~sparkdl.data.card_parts.File`."""
 
     path: str
     rows: int
@@ -43,25 +43,25 @@ class RowGroup:
 
     @property
     def span(self) -> tuple[int, int]:
-        """From where to where in the file its bytes lie; the hashes are theirs."""
+        """The begin and the end of its bytes in the file; the hashes are those of these bytes."""
         return 0, self.bytes
 
     def hash_again(self) -> str:
-        """SHA-256 of the bytes that are there now. Raises FileNotFoundError where there is no file."""
+        """SHA-256 of the file's current bytes. Raises FileNotFoundError if there is no file."""
         return hash_file(self.path)
 
 
 @dataclass(frozen=True)
 class ForeignRowGroup(RowGroup):
-    """The rows of one split among those of a row group of a Parquet file that others wrote."""
+    """The rows of one split in a row group of an existing Parquet file, which stay in place."""
 
     begin: int = 0
     end: int = 0
-    """Where in the file its columns that are read begin and end, with whatever lies between them."""
+    """With ``begin``: the bytes of the file that contain all columns to be read, and those between them."""
     number: int = 0
-    """Which of the file's row groups it is."""
+    """Its number among the row groups of the file."""
     place: int = 0
-    """Which it is of the row groups of all files: rows are drawn for splits by it."""
+    """Its number among the row groups of all files, by which rows are drawn for splits."""
     split: str = ""
 
     @property
@@ -75,7 +75,7 @@ class ForeignRowGroup(RowGroup):
 
 
 class _Format(NamedTuple):
-    """How the table of row groups is stored."""
+    """The format of the table of row groups."""
 
     numbers: tuple[str, ...]
     has_paths: bool
@@ -112,14 +112,14 @@ class RowGroups(Sequence[RowGroup]):
 
     @classmethod
     def of_files(cls, folder: str, files: Sequence[File]) -> "RowGroups":
-        """Those that a card of an earlier format lists."""
+        """The row groups that a card of an earlier format lists."""
         numbers = {name: np.array([getattr(file, name) for file in files], np.int64) for name in _OWN.numbers}
         sha256 = np.frombuffer(bytes.fromhex("".join(file.sha256 for file in files)), np.uint8).reshape(-1, 32)
         return cls(folder, numbers, sha256, [file.path for file in files])
 
     @classmethod
     def laid_together(cls, splits: "Sequence[RowGroups]") -> "RowGroups":
-        """Those of several splits of one dataset, one split after another."""
+        """The row groups of several splits of one dataset, split by split."""
         first, *others = splits
         if not others:
             return first
@@ -129,12 +129,12 @@ class RowGroups(Sequence[RowGroup]):
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """How many rows each one has."""
+        """The rows of each row group."""
         return self._numbers["rows"]
 
     @property
     def bytes(self) -> NDArray[np.int64]:
-        """How large each one's file is."""
+        """The size of each row group's file."""
         return self._numbers["bytes"]
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class RowGroups(Sequence[RowGroup]):
 
 
 class _Paths(Sequence[str]):
-    """The paths of the files of others, which have many row groups each, as Arrow keeps them."""
+    """The paths of existing files, each of which has many row groups, kept by Arrow."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._column = column
@@ -166,7 +166,7 @@ class _Paths(Sequence[str]):
 
 
 class _Names(Sequence[str]):
-    """The names of a split's files, none of which is kept."""
+    """The names of a split's files, computed when they are needed."""
 
     def __init__(self, split: str, numbers: range) -> None:
         self._split, self._numbers = split, numbers
@@ -181,15 +181,15 @@ class _Names(Sequence[str]):
 
 
 def file_name(number: int) -> str:
-    """What the file of a split's row group is called."""
+    """The name of the file of a split's row group."""
     return f"part-{number:06d}.parquet"
 
 
 def write_row_groups_file(folder: str, splits: Mapping[str, pa.Table]) -> RowGroupsFile:
     """Write the table of all row groups. Runs anywhere.
 
-    By split, a row for each: ``sha256`` in hexadecimal and the other columns of :class:`RowGroup`, but its path; or
-    those of :class:`ForeignRowGroup` with it.
+    ``splits`` has a table per split, with a row per row group: ``sha256`` in hexadecimal, and the other attributes of
+    :class:`RowGroup` except its path, or those of :class:`ForeignRowGroup` with its path.
     """
     tables = []
     form = _FOREIGN if any("path" in groups.column_names for groups in splits.values()) else _OWN
@@ -208,12 +208,11 @@ def write_row_groups_file(folder: str, splits: Mapping[str, pa.Table]) -> RowGro
     return RowGroupsFile(bytes=written.size, sha256=hashlib.sha256(written).hexdigest())
 
 
-@lru_cache(maxsize=2)  # a process asks for each split of one dataset, many times
+@lru_cache(maxsize=2)  # a process calls this often, for each split of the same dataset
 def read_row_groups(folder: str, expected: RowGroupsFile, in_place: str | None = None) -> dict[str, RowGroups]:
-    """The row groups of a dataset by split. Runs anywhere. ``in_place`` is the folder of the files of others.
+    """The row groups of a dataset by split. Runs anywhere. ``in_place`` is the folder of rows that stay in place.
 
-    Raises :class:`DatasetError` when their file is missing, is not the one that the card describes, or cannot be that
-    of a dataset.
+    Raises :class:`DatasetError` if their file is missing, was altered, or is not valid.
     """
     path = join(folder, ROW_GROUPS_NAME)
     content = read_unaltered(path, expected.sha256)
@@ -232,13 +231,13 @@ def _by_split(folder: str, table: pa.Table, in_place: str | None) -> dict[str, R
     runs = pc.run_end_encode(table.column("split").combine_chunks())
     names, ends = runs.values.to_pylist(), runs.run_ends.to_pylist()
     if len(set(names)) < len(names):
-        raise ValueError("the row groups of a split do not stand together")
+        raise ValueError("the row groups of a split are not consecutive")
     found = {}
     for split, begin, end in zip(names, [0, *ends], ends, strict=False):
         own = table.slice(begin, end - begin)
         numbers = {name: own.column(name).to_numpy() for name in form.numbers}
         if min(numbers["rows"].min(), numbers["bytes"].min()) < 1 or min(map(np.min, numbers.values())) < 0:
-            raise ValueError(f"a row group of split {split!r} is empty, or lies before its file")
+            raise ValueError(f"a row group of split {split!r} is empty, or has a negative offset")
         if in_place is None and np.ptp(numbers["rows"]) > 1:
             smallest, largest = numbers["rows"].min(), numbers["rows"].max()
             raise ValueError(f"row groups must be of equal size, give or take one row; found {smallest} and {largest}")

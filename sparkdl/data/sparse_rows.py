@@ -1,4 +1,4 @@
-"""Rows that keep only what is not zero: from Spark's vectors to arrays, and to files of lists."""
+"""Sparse rows, of which only nonzero values are stored: from Spark's vectors to arrays and to files."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -29,17 +29,18 @@ __all__ = [
 ]
 
 COLUMNS: dict[str, type[np.generic]] = {"indices": np.int32, "values": np.float32, "labels": np.int64}
-"""The columns of a sparse dataset: each row holds some numbers of that type, one after another in little-endian bytes.
-A label that is a number has the bits of a float64.
+"""The columns of a sparse dataset. Each value is binary: numbers of this type, concatenated as little-endian bytes. A
+numeric label is stored as the bits of a float64.
 
-Lists would be the plainer form, but stock Petastorm reads no lists that differ in length, and Parquet twice as slowly.
+Lists would be the more natural format, but stock Petastorm cannot read lists of different lengths, and reading them
+from Parquet takes twice as long.
 """
 SPARSE_COUNTS = "values", "labels", "unseen", "empty"
-"""What is counted in each file, in this order; see :class:`sparkdl.data.card_parts.SparseCounts`."""
+"""The counts of each file, in this order; see :class:`sparkdl.data.card_parts.SparseCounts`."""
 
 
 class Rows(NamedTuple):
-    """Sparse rows: row i has the features from ``offsets[i]`` to ``offsets[i + 1]``, and labels likewise."""
+    """Sparse rows. Row i has the features from ``offsets[i]`` to ``offsets[i + 1]``; labels likewise."""
 
     indices: NDArray[np.int32]
     values: NDArray[np.float32]
@@ -48,13 +49,13 @@ class Rows(NamedTuple):
     label_offsets: NDArray[np.int64]
 
     def take(self, places: NDArray[np.int64]) -> "Rows":
-        """The rows at these places, in this order."""
+        """The rows at these positions, in this order."""
         found, offsets = _positions(self.offsets, places)
         found_labels, label_offsets = _positions(self.label_offsets, places)
         return Rows(self.indices[found], self.values[found], offsets, self.labels[found_labels], label_offsets)
 
     def part(self, start: int, stop: int) -> "Rows":
-        """Rows ``start`` to ``stop``, without a copy of their content."""
+        """Rows ``start`` to ``stop``, as views."""
         features = slice(self.offsets[start], self.offsets[stop])
         labels = slice(self.label_offsets[start], self.label_offsets[stop])
         return Rows(
@@ -67,7 +68,7 @@ class Rows(NamedTuple):
 
     @staticmethod
     def join(parts: "Sequence[Rows]") -> "Rows":
-        """Some rows below one another."""
+        """The rows of all parts, in order."""
         if len(parts) == 1:
             return parts[0]
         return Rows(
@@ -80,18 +81,18 @@ class Rows(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.offsets) - 1
 
 
 def decode_sparse(
     column: pa.Array | pa.ChunkedArray, input: InputSpec
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-    """Spark ML vectors as (indices, values, offsets) of what is not zero. Runs anywhere.
+    """The (indices, values, offsets) of the nonzero elements of Spark ML vectors. Runs anywhere.
 
-    ``column`` is what :func:`sparkdl.data.apply_preprocessing` makes of vectors for sparse inputs: structs of ``type``,
-    ``size``, ``indices`` and ``values``, with null indices where Spark chose to store all values. Raises
-    :class:`DataError` with the count when rows are null, or their vectors are not ``input.shape`` wide.
+    ``column`` is the result of :func:`sparkdl.data.apply_preprocessing` for sparse inputs: structs of ``type``,
+    ``size``, ``indices`` and ``values``; ``indices`` is null if Spark has stored a dense vector. Raises
+    :class:`DataError`, with their number, if rows are null or vectors are not ``input.shape`` wide.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
@@ -119,7 +120,7 @@ def decode_sparse(
         offsets = _offsets(kept)[offsets]
         indices, values = indices[kept], values[kept]
     if len(indices) and not 0 <= indices.min() <= indices.max() < input.shape[0]:
-        raise DataError(f"column {input.column!r} has features out of the range 0 to {input.shape[0] - 1}")
+        raise DataError(f"column {input.column!r} has feature indices outside of 0 to {input.shape[0] - 1}")
     return indices, values, offsets
 
 
@@ -132,11 +133,11 @@ def sparse_schema(weighted: bool = False) -> pa.Schema:
 def write_sparse_row_group(
     path: str, table: pa.Table, input: InputSpec, labels: LabelsFile | None, folder: str
 ) -> dict[str, Any]:
-    """Write one row group as one file, and what the card has to know about it. Runs in a task.
+    """Write one row group as one file, and return its entry for the card. Runs in a task.
 
-    ``table`` has the vectors, and one class index or number a row; with ``labels``, the file of all labels in
-    ``folder``, lists of their names instead. Without it, lists of numbers are the labels of the rows of a group, and
-    the vectors are lists of theirs (:mod:`sparkdl.data.query_rows`).
+    ``table`` has the vectors, and one class index or number per row; or, with ``labels``, the file of all labels in
+    ``folder``, a list of label names per row. For ranking, a row is a group: it has a list of vectors and a list of
+    numbers (:mod:`sparkdl.data.query_rows`).
     """
     column, given = table.column(input.column), table.column(LABEL_COLUMN).combine_chunks()
     in_lists = pa.types.is_list(given.type)
@@ -160,7 +161,7 @@ def write_sparse_row_group(
     return {
         "rows": len(table),
         **write_plain_pages(path, content),
-        "inputs_at": 0,  # the values do not lie at fixed places
+        "inputs_at": 0,  # sparse values are not at fixed offsets
         "labels_at": 0,
         "weights_at": 0,
         "unusable": unusable,
@@ -174,7 +175,7 @@ def write_sparse_row_group(
 
 
 def read_rows(content: Any) -> Rows:
-    """The rows of a file's bytes. Runs anywhere."""
+    """The rows in a file's bytes. Runs anywhere."""
     table = read_table(content, list(COLUMNS))
     arrays = [_from_binary(table.column(name), kind) for name, kind in COLUMNS.items()]
     (indices, offsets), (values, _), (labels, label_offsets) = arrays
@@ -182,27 +183,27 @@ def read_rows(content: Any) -> Rows:
 
 
 def read_weights(content: Any) -> NDArray[np.float64]:
-    """The weights of a file's rows. Runs anywhere."""
+    """The weights of the rows in a file's bytes. Runs anywhere."""
     table = read_table(content, [WEIGHT_COLUMN])
     weights: NDArray[np.float64] = table.column(WEIGHT_COLUMN).to_numpy()
     return weights
 
 
 def _not_zero(column: pa.Array, input: InputSpec) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-    """What :func:`decode_sparse` returns, of lists of numbers."""
+    """The result of :func:`decode_sparse` for lists of numbers."""
     rows = decode(column, input)
     row, indices = np.nonzero(rows)
     return indices.astype(np.int32), rows[row, indices], _offsets(np.bincount(row, minlength=len(rows)))
 
 
 def _to_binary(numbers: NDArray[Any], offsets: NDArray[np.int64]) -> pa.Array:
-    """One binary value a row: the bytes of its numbers."""
+    """One binary value per row: the bytes of its numbers."""
     begins = (offsets * numbers.itemsize).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(begins), pa.py_buffer(numbers)])
 
 
 def _from_binary(column: pa.ChunkedArray, kind: type[np.generic]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The numbers of all rows, and where each row's begin."""
+    """The numbers of all rows, and the offset at which each row begins."""
     rows = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     _, begins, content = rows.buffers()
     offsets = np.frombuffer(begins, np.int32, len(rows) + 1).astype(np.int64) // np.dtype(kind).itemsize
@@ -220,7 +221,7 @@ def _joined_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _positions(offsets: NDArray[np.int64], places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the content of some rows lies, and the offsets it has once it is put together."""
+    """The positions of the content of some rows, and the offsets after it has been concatenated."""
     begins = offsets[places]
     lengths = offsets[places + 1] - begins
     taken = _offsets(lengths)

@@ -1,8 +1,8 @@
-"""Text from outside that becomes SQL: a condition, the name of a column. Runs on the driver.
+"""Checks untrusted text that becomes part of SQL: a condition, or the name of a column. Runs on the driver.
 
-Before Spark parses a text, it replaces every ``${...}`` in it by a setting or a variable of the environment, so that
-``ref${x}lect(...)`` calls ``reflect``. What is judged here is therefore what Spark has parsed, or a text in which there
-is nothing to replace.
+Before Spark parses a text, it replaces every ``${...}`` by a setting or an environment variable, so that
+``ref${x}lect(...)`` calls ``reflect``. Therefore the checks apply to the expression that Spark has parsed, or require a
+text without such placeholders.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _NODES = """
     BitwiseAnd BitwiseOr BitwiseXor BitwiseNot
     Concat Substring StringTrim StringTrimLeft StringTrimRight StringLocate TimestampAdd TimestampDiff
 """
-"""What Spark's parser may make of a condition: the names of classes in ``org.apache.spark.sql.catalyst``."""
+"""The nodes that the parsed condition may contain: names of classes in ``org.apache.spark.sql.catalyst``."""
 
 _FUNCTIONS = """
     bigint boolean date decimal double float int smallint string timestamp tinyint
@@ -40,27 +40,27 @@ _FUNCTIONS = """
     map_keys map_values size
     crc32 hash md5 sha1 sha2 xxhash64
 """
-"""Spark's functions that only compute: of types, nulls, texts, numbers, times, arrays and maps, and hashes."""
+"""Spark's functions without side effects: for types, nulls, texts, numbers, times, arrays, maps, and hashes."""
 
 
 def condition(text: str, *, key: str) -> "Column":
-    """A SQL condition from a configuration, to filter rows by.
+    """A SQL condition from a configuration, as a column to filter rows by.
 
-    It may compare columns and constants by operators and by Spark's plain functions. Raises :class:`ConfigError`, which
-    names the setting ``key``, for one that Spark cannot parse or in which there is anything else: subqueries, functions
-    that call Java or read files, functions of the session or the catalog.
+    It may compare columns and constants by operators and Spark's plain functions. Raises :class:`ConfigError`, with the
+    setting ``key``, if Spark cannot parse it or it contains anything else: subqueries, functions that call Java or read
+    files, or functions of the session or the catalog.
     """
     from pyspark.errors import ParseException
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as sf
 
     spark = SparkSession.active()
-    require_classic(spark, key)  # a server does not show what it makes of a text
+    require_classic(spark, key)  # a server does not return the parsed expression
     parser = spark._jsparkSession.sessionState().sqlParser()
     try:
-        parsed = parser.parseExpression(text)  # as `expr` does, whose column does not show it in Spark 4
+        parsed = parser.parseExpression(text)  # as `expr` does; in Spark 4, its column does not contain the expression
     except ParseException as error:
-        raise ConfigError(f"{key}: {text!r} is no SQL condition: {str(error).strip().splitlines()[0]}") from None
+        raise ConfigError(f"{key}: {text!r} is not a SQL condition: {str(error).strip().splitlines()[0]}") from None
     for node in _nodes(parsed):
         kind = node.getClass().getName().rpartition(".")[2]
         if kind not in _NODES.split():
@@ -73,9 +73,9 @@ def condition(text: str, *, key: str) -> "Column":
 
 
 def by_place(rows: "DataFrame", columns: Sequence["str | Column"]) -> "DataFrame":
-    """Some columns, named by their places, for tasks. Runs on the driver, lazily.
+    """Some columns, named by their positions, for tasks. Runs on the driver, lazily.
 
-    Where tasks are to have rows, PySpark would take a dot in the name of a column for the one in front of a field.
+    When PySpark passes rows to tasks, it would take a dot in a column's name for the separator of a field.
     """
     from pyspark.sql import functions as sf
 
@@ -84,14 +84,14 @@ def by_place(rows: "DataFrame", columns: Sequence["str | Column"]) -> "DataFrame
 
 
 def identifier(name: str) -> str:
-    """A column's name as it stands in SQL. Raises :class:`DataError` for one that Spark would change."""
+    """A column's name, quoted for SQL. Raises :class:`DataError` for a name that Spark would change."""
     if "${" in name:
-        raise DataError(f"the column {name!r} cannot be used: Spark replaces what stands in ${{}}; rename the column")
+        raise DataError(f"the column {name!r} cannot be used, because Spark replaces ${{...}} in names; rename it")
     return f"`{name.replace('`', '``')}`"
 
 
 def _nodes(expression: Any) -> Iterator[Any]:
-    """The expression and all that it consists of, as Spark's parser understood it."""
+    """The parsed expression and all its parts."""
     waiting = [expression]
     while waiting:
         node = waiting.pop()
@@ -103,5 +103,5 @@ def _nodes(expression: Any) -> Iterator[Any]:
 def _refusal(key: str, what: str) -> str:
     return (
         f"{key}: a condition must not use {what}; it may compare columns and constants by operators and plain"
-        " functions. For anything else, filter the rows in Python and hand them to sparkdl.score"
+        " functions. For anything else, filter the rows in Python and pass them to sparkdl.score"
     )

@@ -1,8 +1,8 @@
-"""What a teacher answers to the training rows of a dataset: one more column, in files of its own.
+"""The logits of a teacher for the training rows of a dataset: an additional column, in separate files.
 
-There is a file for each row group, with the rows in the same order, so that a rank that reads some rows of a row group
-reads theirs here. The format is safetensors: float16 of shape (rows, classes), and the CRC-32 of these numbers. Of a
-teacher of very many classes only the likeliest of each row are kept, float16 and int32 of shape (rows, kept).
+There is a file for each row group, with the rows in the same order, so that a rank reads the same rows of both. The
+format is safetensors: float16 of shape (rows, classes), and the CRC-32 of these numbers. For a teacher with very many
+classes, only the most likely classes of each row are stored, as float16 and int32 of shape (rows, kept).
 """
 
 import zlib
@@ -25,26 +25,26 @@ __all__ = ["TeacherAnswers"]
 _COMPLETE = "complete"
 _LARGEST = np.finfo(np.float16).max
 _KEPT = np.dtype([("class", np.int32), ("logit", np.float16)])
-"""One of the likeliest classes."""
+"""One of the most likely classes, and its logit."""
 
 
 @dataclass(frozen=True)
 class TeacherAnswers:
-    """The folder of a teacher's answers to the training split of one dataset. Cheap to pickle."""
+    """The folder of a teacher's logits for the training split of one dataset. Cheap to pickle."""
 
     folder: str
     classes: int
-    """How many numbers it answers for a row: one where that is a number itself."""
+    """The number of logits per row; 1 for regression."""
     kept: int | None = None
-    """How many of the classes, the likeliest, its answers are of; None: of all."""
+    """The number of most likely classes whose logits are stored; None: all classes."""
 
     def room(self, rows: int) -> NDArray[Any]:
-        """Memory for the answers to so many rows, as :meth:`read` gives them."""
+        """Memory for the logits of so many rows, in the format of :meth:`read`."""
         return np.empty((rows, self.kept or self.classes), _KEPT if self.kept else np.float16)
 
     def to_tensor(self, answers: NDArray[Any]) -> "torch.Tensor":
-        """Answers as a loss takes them: float16 of shape (n, classes), the least there is of classes not kept."""
-        import torch  # which who prepares rows need not load
+        """The logits for the loss: float16 of shape (n, classes), with the smallest number for classes not stored."""
+        import torch  # imported here, because preparing rows does not need it
 
         if self.kept is None:
             return torch.from_numpy(answers)
@@ -55,21 +55,21 @@ class TeacherAnswers:
 
     @property
     def are_complete(self) -> bool:
-        """Whether there is a file for each row group: whoever has seen to that says so."""
+        """Whether :meth:`complete` was called: there is a file for each row group."""
         return exists(join(self.folder, _COMPLETE))
 
     def complete(self) -> None:
-        """Say that there is a file for each row group."""
+        """Record that there is a file for each row group."""
         write_file(join(self.folder, _COMPLETE), b"")
 
     def has(self, group: int) -> bool:
-        """Whether there is the file of a row group."""
+        """Whether the file of a row group exists."""
         return exists(self._path(group))
 
     def write(self, group: int, logits: NDArray[np.float32], classes: NDArray[np.int64] | None = None) -> None:
-        """Keep the answers to a row group's rows, in the file's order, (rows, classes) or of some ``classes`` each.
+        """Store the logits of a row group's rows, in the file's order: (rows, classes), or of some ``classes`` per row.
 
-        What float16 has not is cut.
+        Values beyond the range of float16 are clipped.
         """
         tensors: dict[str, NDArray[Any]] = {"logits": _as_kept(logits)}
         if classes is not None:
@@ -77,12 +77,12 @@ class TeacherAnswers:
         write_file(self._path(group), save({**tensors, "crc32": np.array([_checksum(tensors)], np.uint32)}))
 
     def read(self, group: int, rows: slice) -> NDArray[Any]:
-        """Some rows of a row group, in the memory of :meth:`room`. Runs on a rank.
+        """The logits of some rows of a row group, in the format of :meth:`room`. Runs on a rank.
 
-        Raises :class:`DatasetError` that names the file when it is missing or is not the one that was written.
+        Raises :class:`DatasetError`, with the file's name, if it is missing or was altered.
         """
         path = self._path(group)
-        again = f"Remove {self.folder} and start again: the teacher then answers anew."
+        again = f"Remove {self.folder} and start again: the teacher's logits are then computed again."
         try:
             found: dict[str, NDArray[Any]] = load(read_file(path))
             whole = found.pop("crc32").tolist() == [_checksum(found)] and self._fit(**found)
@@ -99,7 +99,7 @@ class TeacherAnswers:
         return read[rows]
 
     def _fit(self, logits: NDArray[Any], classes: NDArray[Any] | None = None) -> bool:
-        """Whether these are answers of this kind. Raises TypeError for other tensors."""
+        """Whether these tensors have the right types and shapes. Raises TypeError for other objects."""
         if logits.dtype != np.float16 or logits.shape[1:] != (self.kept or self.classes,):
             return False
         if classes is None or self.kept is None:
@@ -116,7 +116,7 @@ def _as_kept(logits: NDArray[np.float32]) -> NDArray[np.float16]:
 
 
 def _checksum(tensors: dict[str, NDArray[Any]]) -> int:
-    """Of the bytes of all tensors, in the order of their names."""
+    """CRC-32 of the bytes of all tensors, in the order of their names."""
     found = 0
     for name in sorted(tensors):
         found = zlib.crc32(np.ascontiguousarray(tensors[name]).data, found)

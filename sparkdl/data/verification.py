@@ -1,4 +1,4 @@
-"""Whether the files of a dataset are still the ones that were written."""
+"""Checks that the files of a dataset are those that were written."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["check_sizes", "verify"]
 
 _LISTED_FILES = 10_000
-"""Of more files than these, opening looks at some: listing a million takes minutes on an object store."""
+"""If a split has more files, only some are checked on opening: an object store takes minutes to list a million."""
 _SAMPLED_FILES = 64
 _HASHED_AT_ONCE = 1024
 
 
 def check_sizes(dataset: "Dataset") -> None:
-    """Compare the sizes of all files with the card, and the fitted pipeline's content. Runs anywhere.
+    """Compare the sizes of all files, and the content of the preprocessing, with the card. Runs anywhere.
 
-    Of a split of very many files, it looks at some. Raises :class:`DatasetError` for one that is missing or truncated.
+    If a split has very many files, only some are checked. Raises :class:`DatasetError` if one is missing or truncated.
     """
     for name, file in {LABELS_NAME: dataset.card.labels, ROW_GROUPS_NAME: dataset.card.row_groups}.items():
         if file is not None:
@@ -44,7 +44,7 @@ def check_sizes(dataset: "Dataset") -> None:
 def verify(dataset: "Dataset", spark: "SparkSession | None") -> None:
     """Compare the SHA-256 of every file with the card. Runs on the driver; with ``spark``, hashes in tasks.
 
-    Raises :class:`DatasetError` that names the first file that is missing, truncated or altered.
+    Raises :class:`DatasetError` with the first file that is missing, truncated or altered.
     """
     _check_preprocessing(dataset)
     _check_metadata(dataset)
@@ -80,7 +80,7 @@ def _check_files(dataset: "Dataset", split: str) -> None:
 
 
 def _problem_in_tasks(dataset: "Dataset", spark: "SparkSession", split: str) -> str:
-    """What is wrong with the first file of a split that is not as it was written."""
+    """What is wrong with the first missing or altered file of a split; empty if all are intact."""
 
     def hash_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         groups = dataset.row_groups(split)
@@ -98,7 +98,7 @@ def _problem_in_tasks(dataset: "Dataset", spark: "SparkSession", split: str) -> 
 
 
 def _check_preprocessing(dataset: "Dataset") -> None:
-    """Compare the fitted pipeline, some small files, with the card; cards made before it was hashed say nothing."""
+    """Compare the files of the fitted preprocessing with the card, unless the card is too old to have their hash."""
     path, expected = dataset.preprocessing_path, dataset.card.preprocessing_sha256
     if path is None or expected is None:
         return
@@ -111,7 +111,7 @@ def _check_preprocessing(dataset: "Dataset") -> None:
 
 
 def _check_metadata(dataset: "Dataset") -> None:
-    """Compare what Petastorm's readers would trust with the card; copies without hidden files lack it."""
+    """Compare the file for Petastorm's readers with the card. It may be missing: some copies lack hidden files."""
     for split, card in dataset.card.splits.items():
         path = join(dataset.path, split, METADATA_NAME)
         if card.metadata_sha256 and exists(path) and hash_file(path) != card.metadata_sha256:
@@ -119,7 +119,7 @@ def _check_metadata(dataset: "Dataset") -> None:
 
 
 def _sizes(folder: str) -> dict[str, int]:
-    """File sizes by name, from one listing of the folder."""
+    """The sizes of files by name, from one listing of the folder."""
     return {entry.name: entry.size for entry in list_folder(folder) if not entry.is_folder}
 
 
@@ -131,7 +131,7 @@ def _check_size(path: str, expected: int, size: int | None) -> None:
 
 
 def _problem_with(group: RowGroup) -> str:
-    """What is wrong with a file's content; empty when nothing is."""
+    """What is wrong with a file's content; empty if it is intact."""
     try:
         unaltered = group.hash_again() == group.sha256
     except FileNotFoundError:

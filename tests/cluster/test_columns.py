@@ -210,7 +210,7 @@ def test_twins_in_capitals_are_told_apart_where_one_is_used(rows: DataFrame, tmp
     assert sorted(inputs_of(dataset)) == [(float(i),) for i in range(ROWS)]
     assert split_rows(twins, settings(tmp_path, features=["id"]), "train").count() == ROWS
     for features, words in {
-        ("id", "ID"): "the columns 'id', 'ID' differ in capitals alone, which Spark does not tell apart; rename",
+        ("id", "ID"): "the columns 'id', 'ID' differ only in upper and lower case, which Spark ignores; rename",
         ("emb",): "the rows have 2 columns of the name 'emb', as after a join; rename or drop all but one of them",
     }.items():
         with pytest.raises(DataError, match=words):

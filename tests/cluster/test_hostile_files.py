@@ -141,7 +141,7 @@ def test_a_condition_calls_no_java_however_it_is_written(
         ("input_file_name() = ''", "the function 'input_file_name'"),
         ("id > 0 and size(filter(array(id), x -> reflect('a', x) is null)) = 1", "the function"),
         ("sum(id) over () > 3", "WindowExpression"),
-        ("id >", "is no SQL condition"),
+        ("id >", "is not a SQL condition"),
     ],
 )
 def test_a_condition_may_use_nothing_but_operators_and_plain_functions(
@@ -170,7 +170,7 @@ def test_an_ordinary_condition_picks_its_rows(where: str, rows: list[int], spark
 
 def test_a_column_cannot_bring_sql_in_its_name(spark: SparkSession, ran: Callable[[], bool], tmp_path: Path) -> None:
     hostile, statement = "${spark.sql.hostile}", "SELECT *, `${spark.sql.hostile}` AS `features` FROM __THIS__"
-    with pytest.raises(DataError, match=r"Spark replaces what stands in \$\{\}; rename the column"):
+    with pytest.raises(DataError, match=r"because Spark replaces \$\{\.\.\.\} in names; rename it"):
         identifier(hostile)
     stage = SQLTransformer(statement=statement)
     PipelineModel([stage]).save(f"{tmp_path}/preprocessing")

@@ -152,7 +152,7 @@ def test_the_card_says_how_many_ids_there_are_and_how_long_rows_are(dataset: Dat
     assert inputs["series"].shape == (4,) and inputs["series"].vocabulary is None
     assert len(inputs["image"].mean or ()) == 3
     assert dataset.card.version == 5
-    with pytest.raises(DatasetError, match=r"inputs that have names \(image, numbers"):
+    with pytest.raises(DatasetError, match=r"named inputs \(image, numbers"):
         _ = dataset.input
 
 

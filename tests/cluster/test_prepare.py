@@ -299,7 +299,7 @@ def test_files_that_spark_hides_are_named_where_there_are_no_others(
     (tmp_path / "raw" / "_SUCCESS").touch()
     for path in (tmp_path / "raw", tmp_path / "raw" / "_export.csv"):
         with pytest.raises(
-            DataError, match=r"Spark passes over files whose names begin with _ or a dot, as _export\.csv"
+            DataError, match=r"Spark skips files whose names begin with _ or a dot, such as _export\.csv"
         ):
             open_source(Source(format=format, path=str(path)), spark)
 
@@ -383,8 +383,11 @@ def test_images_of_every_name_are_read_and_other_files_are_counted(
     assert sorted(Path(row.path).name for row in rows if row.label == "_red") == sorted(names)
     assert all(len(row.image) == 6 * 6 * 3 and row[PROBLEM] is None for row in rows)
     # Files below the link to a folder are those of the folder, and are counted again.
-    (told,) = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
-    assert "10 files were passed over, by their names no images or not right in the folder of a class: " in told
+    (told,) = [record.getMessage() for record in caplog.records if "were skipped" in record.getMessage()]
+    assert (
+        "10 files were skipped, because their names are not those of images, or they are not directly in the folder of"
+        " a class: " in told
+    )
     assert f"{root}/.ipynb_checkpoints/_DSC0001.JPG, {root}/_red/._e.Png, {root}/_red/deep/_DSC0001.JPG" in told
     one_class = source.model_copy(update={"path": str(root / "blue [1]")})
     assert {row.label for row in open_source(one_class, spark).collect()} == {"blue [1]"}
@@ -396,12 +399,12 @@ def test_images_of_splits_lie_one_folder_deeper(tmp_path: Path, spark: SparkSess
         for number in range(3):
             Image.new("RGB", (6, 6), (9 * number, 0, 0)).save(tmp_path / "raw" / place / f"{number}.png")
     source = Source(format="images", path=str(tmp_path / "raw"), options={"height": 6, "width": 6})
-    with pytest.raises(DataError, match="lie deeper than in its sub-folders") as raised:
+    with pytest.raises(DataError, match="are deeper than in its sub-folders") as raised:
         open_source(source, spark)
     raw = tmp_path / "raw"
     assert str(raised.value).endswith(
-        f"name the folder above the classes: `source.path: {raw}/test`, or for splits `source.path: {{test: {raw}/test,"
-        f" train: {raw}/train}}`"
+        f"set the parent folder of the classes: `source.path: {raw}/test`, or for splits `source.path: {{test:"
+        f" {raw}/test, train: {raw}/train}}`"
     )
     splits = Source(format="images", path={"train": f"{raw}/train", "test": f"{raw}/test"}, options=source.options)
     dataset = prepare(None, Prepare(output=str(tmp_path / "d"), source=splits), spark=spark)
@@ -657,7 +660,10 @@ def test_every_broken_file_of_a_folder_is_named_by_itself(tmp_path: Path, spark:
     broken = {
         "t10k-labels-idx1-ubyte.gz": (b"\0\0\x08\1" + b"\0" * 3, "ends too early; download it again"),
         "t10k-images-idx3-ubyte.gz": (b"<html>not found</html>", "is not an IDX file of unsigned bytes"),
-        "train-labels-idx1-ubyte.gz": (gzip.compress(b"\0\0\x08\1\0\0\0\4\0\1\0\1\0"), "is longer than it says"),
+        "train-labels-idx1-ubyte.gz": (
+            gzip.compress(b"\0\0\x08\1\0\0\0\4\0\1\0\1\0"),
+            "is longer than its header says",
+        ),
     }
     for name, (content, words) in broken.items():  # each beside those before it, which were mended
         whole = (tmp_path / name).read_bytes()

@@ -331,7 +331,7 @@ def test_a_folder_of_files_is_split_by_their_names(spark: SparkSession, tmp_path
     single = open_source(Source(format="xc", path=str(tmp_path / "raw" / "bibtex_trn.txt")), spark)
     assert single.columns == ["features", "label", PROBLEM]
     (tmp_path / "raw" / "more.txt").write_text(TEST)
-    with pytest.raises(DataError, match=r"more\.txt does not say its split"):
+    with pytest.raises(DataError, match=r"more\.txt contains no split"):
         open_source(Source(format="xc", path=str(tmp_path / "raw")), spark)
 
 
@@ -483,7 +483,9 @@ def test_a_debian_archive_gives_the_packages_that_each_one_needs(spark: SparkSes
         "depends": ["libc6", "libssl3", "perl"],
     }
     (tmp_path / "Packages.xz").write_bytes(lzma.compress(b"no field"))
-    with pytest.raises(Exception, match=r"Packages\.xz is not the index of a Debian archive: 'no field' is no field"):
+    with pytest.raises(
+        Exception, match=r"Packages\.xz is not the index of a Debian archive: 'no field' is not a field"
+    ):
         open_source(source, spark).collect()
     (tmp_path / "Sources.xz").write_bytes(lzma.compress(SOURCES.encode()))
     with pytest.raises(

@@ -475,7 +475,7 @@ def test_numbers_that_training_could_not_have_seen_are_no_numbers(
 @pytest.mark.parametrize("place", ["s3a://bucket/there", "s3://bucket/there", "abfs://files/there"])
 def test_a_store_that_spark_lacks_the_package_for_is_named_in_one_line(spark: SparkSession, place: str) -> None:
     scored = spark.range(3).selectExpr("id as prediction")
-    with pytest.raises(StorageError, match=f"^Spark cannot reach {place}: it knows no .*{place.partition(':')[0]}://"):
+    with pytest.raises(StorageError, match=f"^Spark cannot reach {place}: it has no .*{place.partition(':')[0]}://"):
         write_predictions(scored, place)
 
 

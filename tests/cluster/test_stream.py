@@ -73,7 +73,9 @@ def written(file: Path) -> bool:
 def test_files_that_come_are_scored_once_each_and_a_row_that_cannot_be_behaves_as_in_a_batch(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match=r"the columns of the json source .* are not known: .* put one there"):
+    with pytest.raises(
+        DataError, match=r"the columns of the json source .* are not known: .* add a file that has all columns"
+    ):
         job()
     put(tmp_path, "first.json", 0, 20)
     assert "prediction" in job(pipeline.check_score)["columns"]
@@ -142,9 +144,9 @@ def test_a_damaged_checkpoint_is_one_line(job: Job, tmp_path: Path, file: str) -
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ({"format": "idx", "path": "raw"}, "idx is a format of data sets that stay as they are"),
+        ({"format": "idx", "path": "raw"}, "idx is a format of data sets that do not change"),
         ({"format": "jdbc", "options": {"url": "jdbc:x", "dbtable": "t"}}, "jdbc does not support streamed reading"),
-        ({"format": "json", "path": "raw", "options": {"versionAsOf": 1}}, "reads a table as it was"),
+        ({"format": "json", "path": "raw", "options": {"versionAsOf": 1}}, "reads a past version of a table"),
         ({"format": "json", "path": "nowhere"}, "the columns of the json source .*nowhere are not known"),
     ],
 )

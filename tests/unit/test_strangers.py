@@ -223,7 +223,7 @@ FIRST = ("splits", "train", "files", 0)
 )
 def test_a_card_is_data_of_known_types_and_stays_in_its_folder(value: Any, path: tuple[str | int, ...]) -> None:
     assert Card.from_json(signed(a_card())).label_names == ("a", "b")
-    with pytest.raises(DatasetError, match=r"is not a valid dataset card|is of the format 4"):
+    with pytest.raises(DatasetError, match=r"is not a valid dataset card|has format 4"):
         Card.from_json(signed(at(a_card(), value, *path)))
 
 

@@ -1,1 +1,1 @@
-"""Training on the Parquet files of others, where they are: no copy, and a card that says what is in them."""
+"""Training on existing Parquet files in place: nothing is copied, and a card describes the rows."""

@@ -1,7 +1,7 @@
-"""Which rows of a row group are of which split, where rows are in the files of others.
+"""Draws splits for rows that stay in place.
 
-A row's split depends on its place alone: the number of its row group among those of all files, its number in there, and
-the seed. It is computed wherever it is needed, and kept nowhere.
+A row's split depends only on its position (the number of its row group among those of all files, and its number in the
+row group) and the seed. It is computed whenever it is needed, and stored nowhere.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def split_names(fractions: Mapping[str, float]) -> list[str]:
 
 
 def rows_of(split: str, place: int, rows: int, *, fractions: Mapping[str, float], seed: int) -> NDArray[np.int64]:
-    """The numbers, in order, of those of a row group's ``rows`` that are of a split. Runs anywhere."""
+    """The numbers of the rows in a row group of ``rows`` rows that belong to a split, in order. Runs anywhere."""
     if not fractions:
         return np.arange(rows)
     found: NDArray[np.int64] = np.flatnonzero(

@@ -1,4 +1,4 @@
-"""What is learned from, made of the columns of others' files: inputs, labels and weights. Runs anywhere."""
+"""Makes inputs, labels and weights from the columns of files that stay in place. Runs anywhere."""
 
 import tempfile
 from collections.abc import Mapping
@@ -24,17 +24,17 @@ __all__ = ["Examples", "examples_of", "one_array"]
 
 @dataclass(frozen=True)
 class Examples:
-    """How rows become examples. Small; goes to tasks."""
+    """Turns rows into examples. It is small, because it is pickled into tasks."""
 
     raw_columns: Mapping[str, str]
-    """What inputs are made from, with their Spark types."""
+    """The columns from which inputs are made, with their Spark types."""
     pipeline: FittedPipeline | None
-    """What makes them; None where they are the arrays of the only raw column."""
+    """The stages that make inputs; None if inputs are the arrays of the only raw column."""
     output: str
     width: int
     label: str
     label_names: tuple[str, ...]
-    """By class index; empty where labels are numbers."""
+    """Class names by class index; empty if labels are numbers."""
     weight: str | None
 
     @property
@@ -43,7 +43,7 @@ class Examples:
         return list(dict.fromkeys([*self.raw_columns, self.label, *([self.weight] if self.weight else [])]))
 
     def inputs(self, rows: pa.Table) -> NDArray[np.float32]:
-        """Of shape (rows, width)."""
+        """The inputs, of shape (rows, width)."""
         columns = [one_array(rows, name) for name in self.raw_columns]
         if self.pipeline is None:
             ((name, _),) = self.raw_columns.items()
@@ -60,13 +60,13 @@ class Examples:
             return numbers
         found = labels if pa.types.is_dictionary(labels.type) else labels.dictionary_encode()
         classes = class_indices(_names(found.dictionary), self.label_names)
-        # A dictionary may name what no row has.
+        # A dictionary may contain values that no row has.
         indices: NDArray[np.int64] = pc.fill_null(classes, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         classes_of_rows: NDArray[np.int64] = indices[found.indices.to_numpy(zero_copy_only=False)]
         return classes_of_rows
 
     def weights(self, rows: pa.Table) -> NDArray[np.float64] | None:
-        """How much each row counts; None where all count alike."""
+        """The weight of each row; None if rows have no weights."""
         if self.weight is None:
             return None
         weights: NDArray[np.float64] = one_array(rows, self.weight).cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -74,13 +74,13 @@ class Examples:
 
 
 def one_array(rows: pa.Table, name: str) -> pa.Array:
-    """A column in one piece."""
+    """A column as one array, not in chunks."""
     chunks = rows.column(name).chunks
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else rows.column(name).combine_chunks()
 
 
 def _names(labels: pa.Array) -> pa.Array:
-    """Labels as a card names them: a floating-point number as the whole number that it is."""
+    """Labels as texts, as in a card: a floating-point number becomes a whole number."""
     if pa.types.is_floating(labels.type) or pa.types.is_decimal(labels.type):
         labels = labels.cast(pa.int64())
     return labels.cast(pa.string())
@@ -88,14 +88,14 @@ def _names(labels: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=2)
 def _read_preprocessing(folder: str, sha256: str) -> FittedPipeline:
-    """A fitted pipeline, which a process reads once."""
+    """A fitted pipeline; each process reads it once."""
     with tempfile.TemporaryDirectory() as here:
         download_files(folder, Path(here) / sha256)
         return read_pipeline(Path(here) / sha256)
 
 
 def examples_of(dataset: Dataset) -> Examples:
-    """Those of a dataset whose rows are in place."""
+    """The :class:`Examples` of a dataset whose rows stay in place."""
     card, in_place = dataset.card, dataset.card.in_place
     assert in_place is not None
     folder = dataset.preprocessing_path

@@ -1,4 +1,4 @@
-"""The columns of a row group of a Parquet file, from its verified bytes. Runs anywhere."""
+"""Reads columns of a row group of a Parquet file, from its verified bytes. Runs anywhere."""
 
 import io
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from sparkdl.storage import open_file, read_file
 __all__ = ["decode_columns", "read_footer", "span_of"]
 
 _FOOTERS = 64
-"""Footers that a process keeps: it reads row groups of many files in turn."""
+"""The number of footers that a process caches: it alternates between row groups of many files."""
 
 
 @lru_cache(maxsize=_FOOTERS)
 def read_footer(path: str, size: int) -> pq.FileMetaData:
-    """What a Parquet file of ``size`` bytes says of itself. Raises :class:`DatasetError` for another file."""
+    """The footer of a Parquet file of ``size`` bytes. Raises :class:`DatasetError` if it is missing or not Parquet."""
     try:
         with open_file(path) as stream:
             return pq.read_metadata(stream)
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing. Restore it, or prepare again.") from None
     except pa.ArrowException as error:
-        raise DatasetError(f"{path} is no Parquet file: {str(error).splitlines()[0]}") from None
+        raise DatasetError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
 
 
 def span_of(footer: pq.FileMetaData, number: int, columns: Sequence[str]) -> tuple[int, int, int]:
-    """From where to where in a file these columns of a row group lie, and how large they are once decompressed."""
+    """The begin and the end of these columns of a row group in the file, and their size after decompression."""
     group = footer.row_group(number)
     chunks = [group.column(place) for place in range(group.num_columns)]
     names = set(columns)
@@ -43,9 +43,9 @@ def span_of(footer: pq.FileMetaData, number: int, columns: Sequence[str]) -> tup
 
 
 def decode_columns(group: ForeignRowGroup, columns: Sequence[str], content: Buffer | None = None) -> pa.Table:
-    """All rows of a row group, of ``content``, the bytes of its span, which are read where they are not given.
+    """All rows of a row group. ``content`` is the bytes of its span; if it is not given, they are read from the file.
 
-    Raises :class:`DatasetError` for bytes that are others.
+    Raises :class:`DatasetError` if these bytes are missing or were altered.
     """
     if content is None:
         content = read_file(group.path, start=group.begin, end=group.end)
@@ -59,7 +59,7 @@ def decode_columns(group: ForeignRowGroup, columns: Sequence[str], content: Buff
 
 
 class _PartOfFile(io.RawIOBase):
-    """A file of which only some bytes are there: all that its reader asks for."""
+    """A file-like object that has only some bytes of a file: those that its reader needs."""
 
     def __init__(self, content: Buffer, begin: int, size: int) -> None:
         self._content, self._begin, self._size, self._at = memoryview(content), begin, size, 0
@@ -85,7 +85,7 @@ class _PartOfFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         start = self._at - self._begin
         if not 0 <= start <= len(self._content):
-            raise OSError(f"byte {self._at:,} is outside of what was read")
+            raise OSError(f"byte {self._at:,} is outside of the part that was read")
         found = self._content[start : start + len(buffer)]
         buffer[: len(found)] = found
         self._at += len(found)

@@ -1,4 +1,4 @@
-"""Which Parquet files a source consists of, their row groups, and their rows with the places that they have there."""
+"""Finds the Parquet files of a source, their row groups, and the rows with their positions in the files."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 __all__ = ["GROUPS", "LARGEST_GROUP_BYTES", "NEEDS_COPY", "FoundGroup", "FoundRows", "find_rows", "groups_in"]
 
 LARGEST_GROUP_BYTES = 1 << 29
-"""Of what is read of a row group, decompressed, at most: a rank holds several."""
+"""The largest size of a row group's columns after decompression: a rank holds several in memory."""
 NEEDS_COPY = "prepare a copy (`prepare.in_place: false`)"
-"""What to do, for errors."""
+"""The remedy in errors."""
 _NUMBERS = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double"}
 _PLACES_A_FILE = 1 << 20
-"""More row groups than a file has: a row group's place is its file's number times this, and its number in the file."""
+"""More than the row groups of a file: a row group's place is its file's number times this, plus its own number."""
 _BATCH_ROWS = 1 << 14
 GROUPS = "file int, number int, place bigint, first bigint, rows bigint, begin bigint, end bigint, bytes bigint"
-"""What a task finds out about a row group; ``first`` is the number of its first row in the file."""
+"""The columns that tasks return for each row group; ``first`` is the number of its first row in the file."""
 _GROUPS_HERE = pa.schema(
     [(name, {"int": pa.int32(), "bigint": pa.int64()}[kind]) for name, kind in map(str.split, GROUPS.split(", "))]
 )
 
 
 class FoundGroup(NamedTuple):
-    """A row group, as :data:`GROUPS` describes it."""
+    """A row group, with the columns of :data:`GROUPS`."""
 
     file: int
     number: int
@@ -57,41 +57,41 @@ class FoundGroup(NamedTuple):
     bytes: int
 
     def at(self, path: str) -> ForeignRowGroup:
-        """The same with its file's path, before anybody knows its hashes or its splits."""
+        """The row group with its file's path; its hashes and splits are not known yet."""
         numbers = {name: getattr(self, name) for name in ("rows", "bytes", "begin", "end", "number", "place")}
         return ForeignRowGroup(path=path, sha256="", crc32=0, **numbers)
 
 
 class FoundRows(NamedTuple):
-    """The rows of others' files, before anybody has looked at them."""
+    """The rows of existing files, before they have been examined."""
 
     folder: str
-    """What all paths have in common."""
+    """The common folder of all files."""
     paths: tuple[str, ...]
-    """Of the files, relative to the folder, in the order of their names."""
+    """The paths of the files, relative to the folder, in the order of their names."""
     groups: "DataFrame"
-    """The row groups of all files, as :data:`GROUPS` describes them, spread over tasks."""
+    """The row groups of all files, with the columns of :data:`GROUPS`, spread over tasks."""
     rows: "DataFrame"
-    """The columns that are needed, and each row's file, its number in there, and its split."""
+    """The columns that are needed, and each row's file, its number in the file, and its split."""
     settings: Prepare
     looked_at_by: Prepare
-    """The settings by which these rows are looked at: features are listed, and the split is a column."""
+    """The settings for examining these rows: features are listed, and the split is a column."""
     reader: Callable[[Sequence[str]], OverBatches]
-    """What reads columns of row groups in a task."""
+    """Makes the function by which a task reads columns of row groups."""
 
     @property
     def schema(self) -> "StructType":
-        """Of the rows, as :class:`~sparkdl.data.preparing.row_readers.RowReader` has it."""
+        """The schema of the rows; see :class:`~sparkdl.data.preparing.row_readers.RowReader`."""
         return self.rows.schema
 
     def map(self, columns: Sequence[str], work: OverBatches, schema: Any) -> "DataFrame":
-        """What ``work`` makes, in the tasks that read the files, of batches of these columns. Lazily."""
+        """Apply ``work`` to batches of these columns, in the tasks that read the files. Lazy."""
         read = self.reader(columns)
         return self.groups.mapInArrow(lambda batches: work(read(batches)), schema)
 
     @property
     def described(self) -> InPlace:
-        """What the card says of them."""
+        """The entry for the card."""
         return InPlace(
             folder=self.folder,
             label=self.settings.label,
@@ -102,10 +102,10 @@ class FoundRows(NamedTuple):
 
 
 def find_rows(source: Source, settings: Prepare, spark: "SparkSession | None") -> FoundRows:
-    """The row groups of a source whose rows are to stay where they are. Runs on the driver; tasks read footers.
+    """The row groups of a source whose rows stay in place. Runs on the driver; tasks read footers.
 
     Raises :class:`DataError` for a source that does not consist of Parquet files, for columns that are not in all of
-    them or of a type that only a copy can be made of, and for row groups that a rank could not hold.
+    them or whose type needs a copy, and for row groups that are too large for a rank's memory.
     """
     from pyspark.sql import SparkSession
 
@@ -119,7 +119,7 @@ def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundR
     needed = _needed(table, settings)
     folder, paths = file_paths(table.inputFiles())
     if not paths:
-        raise DataError(f"Spark does not say which files {source.place} consists of; {NEEDS_COPY}")
+        raise DataError(f"Spark does not report the files of {source.place}; {NEEDS_COPY}")
     kinds = {field.name: field.dataType.simpleString() for field in select_columns(table, needed).schema}
     _check_types(kinds, settings)
     tasks = default_parallelism(spark)
@@ -128,8 +128,8 @@ def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundR
     found, counted = groups.selectExpr("count(*) groups", "sum(rows) rows").collect()[0], table.count()
     if found.rows != counted:
         raise DataError(
-            f"the files of {source.place} hold {found.rows or 0:,} rows, and the table {counted:,}: some are marked as"
-            f" deleted. Rewrite the table without them, or {NEEDS_COPY}"
+            f"the files of {source.place} hold {found.rows or 0:,} rows, but the table has {counted:,}: the others are"
+            f" marked as deleted. Rewrite the table without them, or {NEEDS_COPY}"
         )
     groups = groups.repartition(min(found.groups, 4 * tasks), "place")
     file, row, split = (_free(name, kinds) for name in ("file", "row", "split"))
@@ -148,7 +148,7 @@ def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundR
 
 
 def groups_in(batches: Iterable[pa.RecordBatch]) -> Iterator[FoundGroup]:
-    """The row groups that came to a task."""
+    """The row groups in a task's input."""
     for batch in batches:
         for row in batch.to_pylist():
             yield FoundGroup(**row)
@@ -160,19 +160,19 @@ def _needed(table: "DataFrame", settings: Prepare) -> list[str]:
 
 
 def _check_types(kinds: Mapping[str, str], settings: Prepare) -> None:
-    """Raise :class:`DataError` for columns that only a copy can be made of."""
+    """Raise :class:`DataError` for columns whose types need a copy."""
     features = {name: kind for name, kind in kinds.items() if name not in settings.keys}
     for name, kind in features.items():
         element = kind.removeprefix("array<").removesuffix(">")
         if element not in _NUMBERS and not kind.startswith(("string", "date", "timestamp", "decimal")):
             raise DataError(
-                f"column {name!r} is {kind}; of rows that are not copied, features are numbers, arrays of them, texts"
-                f" and times: {NEEDS_COPY}, or leave the column out"
+                f"column {name!r} is {kind}, but features of rows that stay in place must be numbers, arrays of them,"
+                f" texts or times: {NEEDS_COPY}, or leave the column out"
             )
     if kinds[settings.label].startswith("array"):
         raise DataError(
-            f"the label column {settings.label!r} is {kinds[settings.label]}, and a row that is not copied has one"
-            f" label; {NEEDS_COPY}"
+            f"the label column {settings.label!r} is {kinds[settings.label]}, but a row that stays in place must have a"
+            f" single label; {NEEDS_COPY}"
         )
 
 
@@ -201,7 +201,7 @@ def _footer(file: int, path: str, columns: Sequence[str], first_path: str) -> It
     if size is None:
         raise DataError(f"{path} is missing")
     if not path.endswith(".parquet") and read_file(path, start=0, end=4) != b"PAR1":
-        raise DataError(f"{path} is no Parquet file; {NEEDS_COPY}")
+        raise DataError(f"{path} is not a Parquet file; {NEEDS_COPY}")
     footer = read_footer(path, size)
     kinds, firsts = (
         {column.name: column.type for column in each.schema.to_arrow_schema()}
@@ -209,8 +209,8 @@ def _footer(file: int, path: str, columns: Sequence[str], first_path: str) -> It
     )
     if missing := [name for name in columns if name not in kinds]:
         raise DataError(
-            f"{path} has no column {missing[0]!r}, it has {listed([*kinds])}; where a column is in the names of"
-            f" folders, or in other files alone, {NEEDS_COPY}, or leave the column out"
+            f"{path} has no column {missing[0]!r}, it has {listed([*kinds])}; if the column is in the names of folders,"
+            f" or only in other files, {NEEDS_COPY}, or leave the column out"
         )
     for name in columns:
         if kinds[name] != firsts.get(name):
@@ -242,7 +242,7 @@ def _reader(
     settings: Prepare,
     columns: Sequence[str],
 ) -> OverBatches:
-    """Reads columns of row groups, among them those of :class:`FoundRows` that say where a row is."""
+    """Reads columns of row groups, including those with a row's position."""
     fractions, seed = dict(settings.split.fractions), settings.seed
     file, row, split = places
     stored = [name for name in columns if name in kinds]

@@ -1,4 +1,4 @@
-"""Read the rows of a split where they are, into memory that is given. Runs on a rank."""
+"""Reads rows that stay in place into given memory. Runs on a rank."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ def read_in_place(
 ) -> None:
     """Put the rows of a segment into ``inputs``, ``labels`` and ``weights``, the i-th at ``places[i]``.
 
-    The row group is decoded whole, and the same preprocessing is applied that scoring applies. Raises
-    :class:`DatasetError` that names the file when it is missing or is not the one that was looked at.
+    The whole row group is decoded, and preprocessed as in scoring. Raises :class:`DatasetError`, with the file's name,
+    if the file is missing or was altered since it was examined.
     """
     in_place, examples = dataset.card.in_place, examples_of(dataset)
     assert in_place is not None

@@ -1,4 +1,4 @@
-"""What the card says of rows that stay where they are, found in one pass over them."""
+"""Examines rows that stay in place in one pass, and records them for the card."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ _RECORD = (
     "begin bigint, end bigint, unusable bigint, label_mean double, label_deviations double, weight_sum double, "
     "seconds double"
 )
-"""What a task reports about the rows of one split in a row group; ``seconds`` are of CPU time, to decode them all."""
+"""The columns that a task returns for the rows of one split in a row group; ``seconds`` is the CPU time of decoding."""
 _KINDS = {"string": pa.string(), "bigint": pa.int64(), "double": pa.float64()}
 _RECORD_HERE = pa.schema([(name, _KINDS[kind]) for name, kind in map(str.split, _RECORD.split(", "))])
 
@@ -45,12 +45,15 @@ def record_row_groups(
 ) -> Written:
     """Write the table of row groups to ``folder``. Runs on the driver; tasks read all rows once, and make inputs.
 
-    ``look`` is what was found in the rows, ``pipeline`` what makes inputs of them. Raises :class:`DataError` for other
-    tasks than classification and regression, and when the rows are not those that were counted before.
+    ``look`` is the examination of the rows, ``pipeline`` makes inputs from them. Raises :class:`DataError` for tasks
+    other than classification and regression, and if the number of rows has changed since they were counted.
     """
     settings, split_rows = found.settings, look.findings.split_rows
     if look.task not in ("classification", "regression"):
-        raise DataError(f"`in_place` is for classification and regression, and {settings.label!r} is for {look.task}")
+        raise DataError(
+            f"`in_place` is only for classification and regression, but {settings.label!r} is for {look.task};"
+            f" {NEEDS_COPY}"
+        )
     check_sizes(split_rows, settings)
     examples = Examples(
         raw_columns=look.inputs.raw_columns,
@@ -66,8 +69,8 @@ def record_row_groups(
     summary = json.loads(row.found)
     splits = {name: WrittenSplit(**split) for name, split in summary["splits"].items()}
     _log.info(
-        "rows stay in %s files below %s; a rank decodes up to %s of them a second on each of two threads, at every"
-        " epoch: where that is too slow, `in_place: false` makes a copy that needs no decoding",
+        "rows stay in %s files below %s; a rank decodes up to %s of them per second on each of two threads, in every"
+        " epoch: if that is too slow, `in_place: false` makes a copy that needs no decoding",
         f"{len(found.paths):,}",
         found.folder,
         f"{sum(split_rows.values()) / summary['seconds']:,.0f}",

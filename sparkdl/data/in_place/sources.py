@@ -1,4 +1,4 @@
-"""Folders that hold the rows of others instead of a dataset. Runs on the driver."""
+"""Folders of existing Parquet files that are given in place of a dataset. Runs on the driver."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ __all__ = ["foreign_source", "name_of_card"]
 
 
 def foreign_source(folder: str) -> Source | None:
-    """What reads the Parquet files or the Delta table in a folder; None where there is a dataset, or neither."""
+    """The source for the Parquet files or the Delta table in a folder; None if it contains a dataset, or neither."""
     if exists(join(folder, CARD_NAME)):
         return None
     if is_delta_table(folder):
@@ -24,7 +24,7 @@ def foreign_source(folder: str) -> Source | None:
 
 
 def name_of_card(folder: str, settings: Prepare) -> str:
-    """What the folder of the card of such rows is called: another name for other files, or other settings."""
+    """The name of the folder for the card of such rows; it depends on the files and the settings."""
     content = [folder, sorted(list_files(folder)), kept_settings(settings)]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return f"{folder.rstrip('/').rpartition('/')[2]}-{digest[:12]}"

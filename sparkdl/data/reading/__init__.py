@@ -1,1 +1,1 @@
-"""The files of a dataset become batches of tensors. Runs on ranks and in tasks."""
+"""Reads the files of a dataset into batches of tensors. Runs on ranks and in tasks."""

@@ -1,4 +1,4 @@
-"""Arrow columns become arrays of numbers, without copies where the memory already has the right form."""
+"""Turns Arrow columns into arrays of numbers, without copying if the memory layout already fits."""
 
 import math
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ __all__ = ["decode", "decode_labels", "require_finite", "to_binary"]
 def decode(column: pa.Array | pa.ChunkedArray, input: InputSpec) -> NDArray[Any]:
     """One Arrow column as an array of rows, each of shape ``input.shape``. Runs anywhere.
 
-    An ``image`` column is binary with height x width x channels bytes a row, or Spark's image struct; a ``vector``
-    column is a list of numbers. A single chunk without nulls of the exact type is viewed, not copied, and then
-    read-only. Raises :class:`DataError` with the count when rows are null or have another size.
+    An ``image`` column is binary with height x width x channels bytes per row, or Spark's image struct; a ``vector``
+    column is a list of numbers. A single chunk without nulls of the exact type is returned as a read-only view.
+    Raises :class:`DataError`, with their number, if rows are null or have another size.
     """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     arrays = [_decode_chunk(chunk, input) for chunk in chunks]
@@ -31,16 +31,16 @@ def decode(column: pa.Array | pa.ChunkedArray, input: InputSpec) -> NDArray[Any]
 
 
 def require_finite(values: NDArray[Any], input: InputSpec) -> None:
-    """Raise :class:`DataError` for values that no row has that was trained on: NaN, infinity, more than float32 holds.
+    """Raise :class:`DataError` for NaN, infinity, and values beyond float32, which training rows cannot have.
 
-    A network may answer them all the same, such as minus infinity before a ReLU.
+    The output of a network may be finite for them nevertheless, such as for minus infinity before a ReLU.
     """
     if values.dtype != np.uint8 and not np.isfinite(values).all():
         raise DataError(f"column {input.column!r} has values that are NaN, infinite or beyond float32")
 
 
 def decode_labels(column: pa.ChunkedArray, label_names: Sequence[str]) -> NDArray[Any]:
-    """Labels as they are; of lists of names, ones at the row's classes and zeros elsewhere. Runs anywhere."""
+    """Labels as numbers; lists of names become ones for the row's classes and zeros for others. Runs anywhere."""
     if not pa.types.is_list(column.type):
         return np.asarray(column.to_numpy())
     lists = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
@@ -100,7 +100,7 @@ def _flat_floats(chunk: pa.Array, input: InputSpec) -> NDArray[np.float32]:
 
 
 def _uniform_start(chunk: pa.Array, offset_type: type, width: int, input: InputSpec) -> int:
-    """Where the rows start in the chunk's data, once every row is known to be ``width`` long."""
+    """The offset of the first row in the chunk's data. Checks that every row is ``width`` long."""
     if not len(chunk):
         return 0
     itemsize = np.dtype(offset_type).itemsize
@@ -111,7 +111,7 @@ def _uniform_start(chunk: pa.Array, offset_type: type, width: int, input: InputS
 
 
 def _expect_shape(images: pa.StructArray, input: InputSpec) -> None:
-    """Two shapes may have as many bytes."""
+    """Check the shapes of images: two shapes may have the same number of bytes."""
     found = np.stack([images.field(name).to_numpy() for name in ("height", "width", "nChannels")], axis=1)
     wrong = int((found != input.shape).any(axis=1).sum())
     _expect(not wrong, wrong, input)

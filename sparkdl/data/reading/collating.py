@@ -1,4 +1,4 @@
-"""Rows of inputs that have names become tensors: sequences are padded, ids are int64. Runs on ranks and in tasks."""
+"""Turns rows of named inputs into tensors: sequences are padded, ids are int64. Runs on ranks and in tasks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +17,9 @@ __all__ = ["named_tensors"]
 def named_tensors(inputs: Mapping[str, Rowwise], specs: Mapping[str, InputSpec]) -> dict[str, torch.Tensor]:
     """The inputs of some rows by the names of a network's arguments, in the order of ``prepare.inputs``.
 
-    uint8 (n, height, width, channels) of images, float32 (n, width) of vectors, int64 (n, width) of ids. ``tokens`` and
-    a ``sequence`` are int64 or float32 (n, length of the longest row); a bool tensor of that shape follows them, by the
-    name that :func:`~sparkdl.inputs.spec.mask_name` says, which is true where a row has something.
+    Images are uint8 (n, height, width, channels), vectors float32 (n, width), ids int64 (n, width). ``tokens`` and a
+    ``sequence`` are int64 or float32 (n, length of the longest row), followed by a mask of that shape with the name of
+    :func:`~sparkdl.inputs.spec.mask_name`: true for elements, false for padding.
     """
     tensors: dict[str, torch.Tensor] = {}
     for name, values in inputs.items():
@@ -36,7 +36,7 @@ def named_tensors(inputs: Mapping[str, Rowwise], specs: Mapping[str, InputSpec])
 
 
 def _own(values: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
-    """Memory that may be written to: what is read lies in mapped files until it is put in order."""
+    """The values in writable memory: before they are reordered, they are in memory-mapped files."""
     if spec.dtype == "int32":
         return values.astype(np.int64)
     return values if values.flags.writeable else values.copy()

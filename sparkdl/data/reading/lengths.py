@@ -1,4 +1,4 @@
-"""Rows of like lengths come into one batch, so that little of it is padding: a pure function, as all of the order."""
+"""Orders rows so that batches have rows of similar lengths and little padding. Like all of the order, it is pure."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,29 +12,29 @@ __all__ = ["Grid", "by_length", "total_lengths"]
 
 
 class Grid(NamedTuple):
-    """Where batches begin in a window of a shard's rows."""
+    """The boundaries of batches in a window of a shard's rows."""
 
     start: int
     """The window's first row, among those of the shard."""
     batch_size: int
     random: np.random.Generator
-    """Decides the order of the window's batches; the same on all ranks, so that their batches of a step are alike."""
+    """Decides the order of the window's batches. It is the same on all ranks, so that their lengths in a step agree."""
 
 
 def total_lengths(inputs: Mapping[str, Any]) -> NDArray[np.int64] | None:
-    """How long rows are, all sequences of each together; None where none of the inputs differs in length.
+    """The length of each row, summed over its sequences; None if no input has variable length.
 
-    What is not zero of a sparse row does not count: it is whole in a batch.
+    Sparse inputs do not count, because they are dense in a batch.
     """
     lengths = [each.lengths for each in inputs.values() if isinstance(each, Ragged) and each.values.dtype.names is None]
     return np.sum(lengths, axis=0) if lengths else None
 
 
 def by_length(lengths: NDArray[np.int64], grid: Grid) -> NDArray[np.int64]:
-    """The order of a window's rows, in which each batch has rows of like lengths. The rows are in random order.
+    """The order of a window's rows, in which each batch has rows of similar lengths. The given rows are shuffled.
 
-    The batches that the window shares with those before and behind it get its shortest rows, of which padding costs
-    least.
+    The batches that the window shares with the windows before and after it get its shortest rows, because padding them
+    costs least.
     """
     rows = len(lengths)
     head = min(-grid.start % grid.batch_size, rows)

@@ -1,4 +1,4 @@
-"""What one rank reads in an epoch: its shard, shuffled, batched, and resumable at any batch."""
+"""Reads one rank's shard in an epoch: shuffled, in batches, and resumable at any batch."""
 
 import itertools
 from collections import deque
@@ -33,47 +33,49 @@ from sparkdl.inputs.token_labels import token_labels
 __all__ = ["Batch", "Loader", "read_row_group"]
 
 _WINDOW_BYTES = 1 << 27
-"""Memory for one shuffling window; two exist at a time, one being read while the other is used."""
+"""The memory of a shuffling window. Two exist at a time: one is read while the other is used."""
 _WINDOW_GROUPS = 2, 8
-"""The fewest and the most row groups in a window: rows mix between groups, and the first batch comes soon."""
+"""The fewest row groups in a window, so that their rows are mixed, and the most, so that the first batch comes soon."""
 _OF_ALL_RANKS = 2**32
-"""Stands for the number of a shard where all ranks are to draw the same."""
+"""Used in place of a shard's number for random numbers that are the same on all ranks."""
 _DECODERS = 2
-"""Threads that read and decode; one rarely keeps up with a warm page cache."""
+"""The number of threads that read and decode; one is often slower than a warm page cache."""
 
 
 class Batch(NamedTuple):
     """The rows of one step on one rank."""
 
     inputs: Inputs
-    """uint8 of shape (n, height, width, channels) or float32 of shape (n, width); of inputs that have names, what
-    :func:`~sparkdl.data.reading.collating.named_tensors` makes."""
+    """uint8 of shape (n, height, width, channels) or float32 of shape (n, width); named inputs are a mapping, see
+    :func:`~sparkdl.data.reading.collating.named_tensors`."""
     labels: torch.Tensor
     """int64 or float64 of shape (n,), or uint8 of shape (n, classes); see :class:`~sparkdl.data.label_spec.LabelSpec`.
 
-    Where rows are groups that are ranked within, float64 of shape (n, rows of the largest group), with -1 at the ends
-    of the others; the inputs are then those of all of a group's rows, group after group. For language modelling, what
-    :func:`~sparkdl.inputs.token_labels.token_labels` says, of shape (n, length of the longest block)."""
+    For ranking, float64 of shape (n, rows of the largest group), padded with -1; the inputs are then those of all rows,
+    group after group. For language modelling, the result of :func:`~sparkdl.inputs.token_labels.token_labels`, of shape
+    (n, length of the longest block)."""
     global_rows: int
-    """Rows of all ranks in this step. ``loss * n * size / global_rows``, averaged over ranks, is the mean over rows."""
+    """The rows of all ranks in this step. The mean over ranks of ``loss * n * size / global_rows`` is the mean over
+    rows."""
     weights: torch.Tensor | None = None
-    """float64 of shape (n,), one on average over the training split; None where all rows count alike."""
+    """float64 of shape (n,), with mean 1 over the training split; None if rows have no weights."""
     teacher: torch.Tensor | None = None
-    """float16 of shape (n, classes): the logits of a teacher, of training rows that have one."""
+    """float16 of shape (n, classes): the logits of a teacher; None without a teacher and for other splits."""
 
 
 class Loader:
     """The batches of one rank. Runs on a rank; ranks agree on everything without communication.
 
-    Every row of the split is used exactly once an epoch over all ranks, for any ``size``. Shards differ by at most one
-    row, so every rank takes the same number of steps; the last batch is short, and empty on a rank whose shard ends
-    exactly one row before the others' last batch. The order is a pure function of (seed, epoch, size): row groups are
-    permuted and dealt, then rows are permuted within a window of several groups. Sequences come with others of their
-    window that are about as long, in batches of like lengths on all ranks; their order depends on ``batch_size``, too.
-    Without ``shuffle`` rows keep the dataset's order. An epoch can be continued at any batch, and by another number of
-    ranks.
+    Every row of the split is used exactly once per epoch over all ranks, for any ``size``. Shards differ by at most one
+    row, so every rank takes the same number of steps. The last batch may be smaller; on a rank whose shard has one row
+    less, it may be empty.
 
-    Iterating raises :class:`DatasetError` that names the file when one is missing or was altered.
+    The order is a pure function of (seed, epoch, size): row groups are permuted and assigned to ranks, then rows are
+    permuted within a window of several row groups. Sequences are batched with others of similar length in their window,
+    with similar lengths on all ranks in each step; their order also depends on ``batch_size``. Without ``shuffle``,
+    rows keep the dataset's order. An epoch can be continued at any batch, also by another number of ranks.
+
+    Iterating raises :class:`DatasetError`, with the file's name, if a file is missing or was altered.
     """
 
     def __init__(
@@ -106,26 +108,26 @@ class Loader:
 
     @property
     def steps(self) -> int:
-        """Batches per epoch: the same on all ranks and in all epochs."""
+        """The number of batches per epoch: the same on all ranks and in all epochs."""
         return self.steps_after(())
 
     def steps_after(self, phases: Sequence[Phase]) -> int:
-        """Batches that are left of an epoch after these phases."""
+        """The number of batches that are left of an epoch after these phases."""
         return -(-rank_sizes(self.rows_after(phases), self._size)[0] // self._batch_size)
 
     def rows_after(self, phases: Sequence[Phase]) -> int:
-        """Rows of all ranks that are left of an epoch after these phases."""
+        """The rows of all ranks that are left of an epoch after these phases."""
         return rows_after(self._total, phases)
 
     def rows(self, epoch: int) -> int:
-        """Rows of this rank in an epoch."""
+        """The rows of this rank in an epoch."""
         return int(self._deal(epoch, self._size).rows[self._rank])
 
     def epoch(self, number: int, start: int = 0, *, after: Sequence[Phase] = ()) -> Iterator[Batch]:
         """The batches of an epoch from batch ``start`` on; windows before it are not read.
 
-        ``after`` are the parts of the epoch that other numbers of ranks, or batches of another size, have done: the
-        rows that are left are shared anew, and batches are counted from there.
+        ``after`` are the parts of the epoch that are already done, by other numbers of ranks or with other batch sizes.
+        The remaining rows are then divided again, and batches are counted from there.
         """
         dealt = self._deal(number, after[0].size if after else self._size)
         stretches = share(dealt.rows.tolist(), after, self._size)[self._rank]
@@ -145,7 +147,7 @@ class Loader:
         return (Deal if self._dataset.is_even else EvenCut)(self._groups.rows, order, size)
 
     def _windows(self, dealt: Deal | EvenCut, stretches: Sequence[Stretch]) -> "Iterator[_Place]":
-        """The windows that hold these stretches, and which of their shuffled rows."""
+        """The windows that contain these stretches, and which of their shuffled rows belong to them."""
         for shard, start, stop in stretches:
             segments = dealt.shard(shard)
             firsts = np.arange(0, len(segments), self._window_groups)
@@ -168,7 +170,7 @@ class Loader:
         return np.random.default_rng([self._seed, *keys])
 
     def _read_windows(self, epoch: int, places: "Iterator[_Place]", batch_size: int) -> Generator[RowBlock, None, None]:
-        """The rows of each window in their final order, read one window ahead; ``batch_size`` is that of the order."""
+        """The rows of each window in their final order, read one window ahead. ``batch_size`` decides the order."""
         pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="sparkdl-loader")
         ahead: deque[tuple[Window, slice]] = deque()
         try:
@@ -187,7 +189,7 @@ class Loader:
 
 
 def read_row_group(dataset: Dataset, split: str, number: int, *, batch_size: int) -> Iterator[Batch]:
-    """The rows of one row group in the order of its file, in batches. Runs anywhere; raises :class:`DatasetError`."""
+    """The rows of one row group, in the order of its file, in batches. Runs anywhere. Raises :class:`DatasetError`."""
     groups = dataset.row_groups(split)
     rows = int(groups.rows[number])
     with ThreadPoolExecutor(1, thread_name_prefix="sparkdl-loader") as pool:
@@ -199,7 +201,7 @@ def read_row_group(dataset: Dataset, split: str, number: int, *, batch_size: int
 
 
 def _batch(block: RowBlock, dataset: Dataset, global_rows: int) -> Batch:
-    """The rows as tensors: sparse ones become whole here, and sequences are padded, a batch at a time."""
+    """The rows as tensors: here, batch by batch, sparse rows become dense and sequences are padded."""
     inputs, labels, card = block.inputs, block.labels, dataset.card
     if not isinstance(inputs, np.ndarray | dict):
         ranking, width = card.task == "ranking", dataset.input.shape[0]
@@ -216,7 +218,7 @@ def _batch(block: RowBlock, dataset: Dataset, global_rows: int) -> Batch:
 
 
 class _Place(NamedTuple):
-    """Some rows of a window, the ``number``-th of a shard, after shuffling."""
+    """Some rows, after shuffling, of the window with this ``number`` in a shard."""
 
     shard: int
     number: int

@@ -1,4 +1,4 @@
-"""Read row groups into memory that is given: each row goes straight from the mapped file to its place."""
+"""Reads row groups into given memory: each row is copied directly from the mapped file to its final position."""
 
 import mmap
 import os
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 LENGTH_BYTES = {"image": 4, "vector": 0}
-"""In front of each row: Parquet's PLAIN encoding of binary values starts them with their length."""
+"""The bytes in front of each row: Parquet's PLAIN encoding of binary values begins with their length."""
 
 
 def read_segment(
@@ -41,8 +41,8 @@ def read_segment(
 ) -> None:
     """Put the rows of a segment into ``inputs``, ``labels`` and ``weights``, the i-th at ``places[i]``. Runs on a rank.
 
-    Every file has one PLAIN page a column and the card says where its values begin, so nothing has to be decoded.
-    Raises :class:`DatasetError` that names the file when it is missing or is not the one that was written.
+    Every file has one PLAIN page per column, and the card has the offset of its values, so nothing has to be decoded.
+    Raises :class:`DatasetError`, with the file's name, if it is missing or was altered.
     """
     content = verified_content(group)
     rows = slice(segment.start, segment.stop)
@@ -53,9 +53,9 @@ def read_segment(
 
 
 def read_sparse_segment(group: RowGroup, segment: Segment, card: Card) -> tuple[Rows, NDArray[np.float64] | None]:
-    """The rows of a segment and, where they have such, their weights, in the order of the file. Runs on a rank.
+    """The rows of a segment and their weights, if they have any, in the order of the file. Runs on a rank.
 
-    Raises :class:`DatasetError` that names the file when it is missing or is not the one that was written.
+    Raises :class:`DatasetError`, with the file's name, if it is missing or was altered.
     """
     content = verified_content(group)
     weights = None if card.mean_weight is None else read_weights(content)[segment.start : segment.stop]
@@ -63,28 +63,28 @@ def read_sparse_segment(group: RowGroup, segment: Segment, card: Card) -> tuple[
 
 
 def view_inputs(content: Any, begin: int, rows: int, input: InputSpec) -> NDArray[Any]:
-    """The inputs that lie in a file's bytes, as (rows, values)."""
+    """The inputs in a file's bytes as a view of shape (rows, values)."""
     length = LENGTH_BYTES[input.kind]
     records = np.frombuffer(content, np.uint8, rows * (length + input.row_bytes), begin).reshape(rows, -1)
     return records[:, length:].view(input.dtype)
 
 
 def view_labels(content: Any, begin: int, rows: int, label: LabelSpec) -> NDArray[Any]:
-    """The labels that lie in a file's bytes, of shape (rows, *label.shape)."""
+    """The labels in a file's bytes as a view of shape (rows, *label.shape)."""
     length = label.length_bytes
     records = np.frombuffer(content, np.uint8, rows * (length + label.row_bytes), begin).reshape(rows, -1)
     return records[:, length:].view(label.dtype).reshape(rows, *label.shape)
 
 
 def view_weights(content: Any, begin: int, rows: int) -> NDArray[np.float64]:
-    """The weights that lie in a file's bytes."""
+    """The weights in a file's bytes as a view."""
     return np.frombuffer(content, np.float64, rows, begin)
 
 
 def verified_content(group: RowGroup) -> mmap.mmap | memoryview | bytes:
-    """The bytes of a row group, verified. Runs anywhere; raises :class:`DatasetError` that names the file.
+    """The verified bytes of a row group. Runs anywhere. Raises :class:`DatasetError` with the file's name.
 
-    A local file is mapped: reading it would cost as much as all the rest.
+    A local file is mapped into memory: reading it would take as long as everything else together.
     """
     path, (begin, end) = local_path(group.path), group.span
     is_whole = not isinstance(group, ForeignRowGroup)
@@ -97,7 +97,7 @@ def verified_content(group: RowGroup) -> mmap.mmap | memoryview | bytes:
             return content
         with path.open("rb") as stream:
             status = os.fstat(stream.fileno())
-            if not status.st_size:  # which cannot be mapped
+            if not status.st_size:  # an empty file cannot be mapped
                 _verify(b"", group)
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             content = mapped if is_whole else memoryview(mapped)[begin:end]
@@ -106,14 +106,14 @@ def verified_content(group: RowGroup) -> mmap.mmap | memoryview | bytes:
             f"{group.path} is missing. Restore it, or remove the dataset and prepare it again."
         ) from None
     state = hash((path, begin, group.crc32, status.st_ino, status.st_size, status.st_mtime_ns))
-    if state not in _verified:  # the next epochs find the same file again, unless somebody has written to it
+    if state not in _verified:  # verified once, unless the file's size or time changes
         _verify(content, group)
         _verified.add(state)
     return content
 
 
 _verified: set[int] = set()
-"""Hashes of local files whose content this process has verified, in the state they had then: there may be a million."""
+"""The states of local files that this process has verified, as hashes, because there may be a million."""
 
 
 def _verify(content: mmap.mmap | memoryview | bytes, group: RowGroup) -> None:

@@ -1,4 +1,4 @@
-"""Which rows of a split each rank reads: a pure function, so that all ranks agree without talking."""
+"""Assigns the rows of a split to ranks, by a pure function, so that all ranks agree without communication."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,12 +18,12 @@ class Segment(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows the segment has."""
+        """The number of rows in the segment."""
         return self.stop - self.start
 
 
 class Phase(NamedTuple):
-    """A part of an epoch that is over: ``size`` ranks have taken so many batches each."""
+    """A finished part of an epoch, in which each of ``size`` ranks has taken this number of batches."""
 
     size: int
     batch_size: int
@@ -44,23 +44,23 @@ def rank_sizes(rows: int, size: int) -> tuple[int, int]:
 
 
 class Deal:
-    """Row groups dealt to ``size`` ranks so that every row is dealt once and shards differ by at most one row.
+    """Row groups assigned to ``size`` ranks so that every row is in one shard, and shards differ by at most one row.
 
-    ``sizes`` are the rows of each group, equal give or take one; ``order`` is the order of an epoch. Whole groups are
-    dealt as long as every rank can get one; the groups that are left over are cut into one piece a rank. Only shards
-    that are asked for are made: of a million row groups, that takes a tenth of a second.
+    ``sizes`` are the rows of each row group, which differ by at most one; ``order`` is the order of an epoch. Whole row
+    groups are assigned round-robin as long as every rank can get one; each of the rest is cut into one piece per rank.
+    Shards are computed on request, which takes a tenth of a second for a million row groups.
     """
 
     def __init__(self, sizes: NDArray[np.int64], order: NDArray[np.int64], size: int) -> None:
         num_whole = len(order) - len(order) % size
         self._size, self._order, self._rows = size, order, sizes[order]
-        # Larger groups first: round-robin then gives every rank as many of them as any other, give or take one.
+        # Larger groups first: round-robin then gives all ranks equally many of them, up to one.
         self._whole = np.argsort(-self._rows[:num_whole], kind="stable")
         dealt = self._rows[self._whole].reshape(-1, size).sum(axis=0)
         base, extra = divmod(int(sizes.sum()), size)
         self.rows = np.full(size, base, np.int64)
         """Of each shard."""
-        # Ranks that hold a row more already are the first to have the larger target, so that no piece is negative.
+        # Ranks that already have one more row get the larger target first, so that no piece has a negative size.
         self.rows[np.argsort(-dealt, kind="stable")[:extra]] += 1
         self._piece_ends = np.cumsum(self.rows - dealt)
         self._rest = np.arange(num_whole, len(order))
@@ -76,10 +76,10 @@ class Deal:
 
 
 class EvenCut:
-    """Row groups of any sizes, laid end to end in the order of an epoch and cut into ``size`` even shards.
+    """Row groups of any sizes, concatenated in the order of an epoch and cut into ``size`` equal shards.
 
-    Every row is in one shard, and shards differ by at most one row; a rank shares at most two of its row groups with
-    its neighbours. Arguments and attributes are those of :class:`Deal`.
+    Every row is in one shard, and shards differ by at most one row. A rank shares at most two of its row groups with
+    other ranks. Arguments and attributes are those of :class:`Deal`.
     """
 
     def __init__(self, sizes: NDArray[np.int64], order: NDArray[np.int64], size: int) -> None:
@@ -100,7 +100,7 @@ class EvenCut:
 def _between(
     begin: int, end: int, groups: NDArray[np.int64], rows: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The segments of the rows from ``begin`` to ``end`` of groups that are laid end to end."""
+    """The segments of the rows from ``begin`` to ``end`` of concatenated row groups."""
     if begin == end:
         return np.zeros((0, 3), np.int64)
     some = slice(np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left") + 1)
@@ -110,7 +110,7 @@ def _between(
 
 
 def rows_after(rows: int, phases: Sequence[Phase]) -> int:
-    """How many of so many rows no rank has taken yet after these phases."""
+    """How many of ``rows`` are left after these phases."""
     for phase in phases:
         larger, smaller = rank_sizes(rows, phase.size)
         num_larger = rows - smaller * phase.size
@@ -120,10 +120,10 @@ def rows_after(rows: int, phases: Sequence[Phase]) -> int:
 
 
 def share(shard_rows: Sequence[int], phases: Sequence[Phase], size: int) -> list[list[Stretch]]:
-    """What each of ``size`` ranks reads in the rest of an epoch, of which other numbers of ranks did the first phases.
+    """What each of ``size`` ranks reads in the rest of an epoch, after phases with other numbers of ranks.
 
-    ``shard_rows`` are the rows of the shards that the epoch began with, one for each rank of its first phase. What is
-    left is laid end to end and cut into even pieces, give or take one row, so that every row is still used once.
+    ``shard_rows`` are the rows of the shards with which the epoch began, one per rank of its first phase. The remaining
+    rows are concatenated and cut into pieces that differ by at most one row, so that every row is still used once.
     """
     stretches = [[Stretch(shard, 0, rows)] for shard, rows in enumerate(shard_rows)]
     sizes = [*(phase.size for phase in phases), size]

@@ -1,4 +1,4 @@
-"""Batches of sparse rows: what one task reads in an epoch, shuffled and batched."""
+"""Reads batches of sparse rows for one task: shuffled, epoch by epoch."""
 
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,21 +16,21 @@ from sparkdl.errors import DatasetError
 __all__ = ["SparseBatch", "SparseLoader", "to_batch"]
 
 _WINDOW_BYTES = 1 << 24
-"""About the size of one shuffling window's files. Two windows exist at a time, one being read while the other is used,
-and reading needs a window twice for a moment, beside what it is decoded from: some 100 MB in all."""
+"""About the size of one shuffling window's files. Two windows exist at a time: one is read while the other is used. For
+a moment, reading needs a window twice, and the file's bytes: some 100 MB in total."""
 _WINDOW_GROUPS = 2
 """The fewest row groups in a window, so that rows mix between groups."""
 
 
 class SparseBatch(NamedTuple):
-    """Some rows. Row i has the features from ``offsets[i]`` to ``offsets[i + 1]``, and labels likewise."""
+    """Some rows. Row i has the features from ``offsets[i]`` to ``offsets[i + 1]``; labels likewise."""
 
     indices: torch.Tensor
-    """int64 of shape (number of features that are not zero,)."""
+    """int64 of shape (number of nonzero features,)."""
     values: torch.Tensor
     """float32 of the same shape."""
     offsets: torch.Tensor
-    """int64 of shape (n + 1,), as ``torch.nn.functional.embedding_bag`` with ``include_last_offset`` takes it."""
+    """int64 of shape (n + 1,), as for ``torch.nn.functional.embedding_bag`` with ``include_last_offset``."""
     labels: torch.Tensor
     """int64: the class indices of all rows; -1 for a label that the training split does not have."""
     label_offsets: torch.Tensor
@@ -40,10 +40,10 @@ class SparseBatch(NamedTuple):
 class SparseLoader:
     """The batches of a sparse dataset. Runs in a task (or anywhere); only a window of row groups is in memory.
 
-    Every row of the split is used exactly once an epoch; the last batch may be short. The order is a pure function of
-    (seed, epoch) whoever reads: row groups are permuted, then rows within a window of several groups. Without
-    ``shuffle`` rows keep the dataset's order. Iterating raises :class:`DatasetError` that names the file when one is
-    missing or was altered.
+    Every row of the split is used exactly once per epoch; the last batch may be smaller. The order is a pure function
+    of (seed, epoch): row groups are permuted, then rows within a window of several row groups. Without ``shuffle``,
+    rows keep the dataset's order. Iterating raises :class:`DatasetError`, with the file's name, if a file is missing or
+    was altered.
     """
 
     def __init__(self, dataset: Dataset, split: str, *, batch_size: int, seed: int = 0, shuffle: bool = True) -> None:
@@ -58,12 +58,12 @@ class SparseLoader:
 
     @property
     def rows(self) -> int:
-        """Rows per epoch."""
+        """The number of rows per epoch."""
         return int(self._groups.rows.sum())
 
     @property
     def steps(self) -> int:
-        """Batches per epoch."""
+        """The number of batches per epoch."""
         return -(-self.rows // self._batch_size)
 
     def epoch(self, number: int) -> Iterator[SparseBatch]:
@@ -74,7 +74,7 @@ class SparseLoader:
         try:
             for rows, order in windows:
                 at = 0
-                while len(order) - at >= missing:  # only a batch at a time is put in order: a window would need room
+                while len(order) - at >= missing:  # reorder batch by batch: a whole window would need more memory
                     batch = Rows.join([*rest, rows.take(order[at : at + missing])])
                     at += missing
                     rest, missing = [], self._batch_size
@@ -102,7 +102,7 @@ class SparseLoader:
         return windows
 
     def _read_windows(self, epoch: int) -> Generator[tuple[Rows, NDArray[np.int64]], None, None]:
-        """The rows of each window and the order that they are to have, read one window ahead."""
+        """The rows of each window and their shuffled order, read one window ahead."""
         windows = self._windows(epoch)
         pool = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-loader")
         try:
@@ -125,7 +125,7 @@ class SparseLoader:
 
 
 def to_batch(rows: Rows) -> SparseBatch:
-    """Some rows as tensors of their own: what Arrow or a window holds is not to be written to."""
+    """Some rows as tensors, copied: memory of Arrow or a window must not be written to."""
     return SparseBatch(
         torch.from_numpy(rows.indices.astype(np.int64)),
         torch.from_numpy(rows.values.copy()),

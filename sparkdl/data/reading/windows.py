@@ -1,4 +1,4 @@
-"""A window of the rows that a rank reads: read by threads, shuffled as a whole, and cut into batches."""
+"""A window of the rows that a rank reads: threads read it, it is shuffled as a whole, and cut into batches."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,19 +24,19 @@ class RowBlock(NamedTuple):
     """Some rows in their final order."""
 
     inputs: Any
-    """An array of shape (n, *input.shape); of sparse rows, a ``scipy.sparse.csr_array`` of that shape; by name, where
-    inputs have names, arrays and :class:`~sparkdl.data.ragged.Ragged` rows."""
+    """An array of shape (n, *input.shape); for sparse rows, a ``scipy.sparse.csr_array`` of that shape; for named
+    inputs, arrays and :class:`~sparkdl.data.ragged.Ragged` rows by name."""
     labels: Any
-    """An array of shape (n, *label.shape). Where rows are groups that are ranked within, they and their inputs are the
-    arrays that :func:`~sparkdl.data.query_rows.whole_queries` takes."""
+    """An array of shape (n, *label.shape). For ranking, labels and inputs are the arguments of
+    :func:`~sparkdl.data.query_rows.whole_queries`."""
     weights: NDArray[np.float64] | None
-    """Of shape (n,), as they are in the files."""
+    """Shape (n,), as in the files."""
     teacher: NDArray[Any] | None = None
-    """Of shape (n, ...); see :class:`~sparkdl.data.teacher_answers.TeacherAnswers`."""
+    """Shape (n, ...); see :class:`~sparkdl.data.teacher_answers.TeacherAnswers`."""
 
     @classmethod
     def make(cls, dataset: Dataset, rows: int) -> "RowBlock":
-        """Memory for whole rows of a dataset; where inputs have names, for none."""
+        """Memory for dense rows of a dataset; empty for named inputs."""
         label = dataset.label
         weights = None if dataset.card.mean_weight is None else np.empty(rows)
         labels = np.empty((rows, *label.shape), label.dtype)
@@ -47,11 +47,11 @@ class RowBlock(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return int(self.labels.shape[0])
 
     def take(self, rows: slice | NDArray[np.int64]) -> "RowBlock":
-        """Some of the rows; those of a slice are not copied."""
+        """Some of the rows. For a slice, they are not copied."""
         return RowBlock(
             _taken(self.inputs, rows),
             self.labels[rows],
@@ -61,7 +61,7 @@ class RowBlock(NamedTuple):
 
     @staticmethod
     def join(blocks: "Sequence[RowBlock]") -> "RowBlock":
-        """Some rows below one another."""
+        """The rows of all blocks, in order."""
         weights = [block.weights for block in blocks if block.weights is not None]
         teacher = [block.teacher for block in blocks if block.teacher is not None]
         return RowBlock(
@@ -73,10 +73,10 @@ class RowBlock(NamedTuple):
 
 
 class Window:
-    """Some segments' rows, which threads read.
+    """The rows of some segments, which threads read.
 
-    Whole rows go straight to their places after shuffling, in memory that was made for them; sparse ones, of which
-    nobody knows the size, and inputs that have names are put in order when all are there.
+    Dense rows are copied directly to their positions after shuffling, in preallocated memory. Sparse rows, whose size
+    is not known beforehand, and named inputs are reordered when all have been read.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Window:
         pool: ThreadPoolExecutor,
         grid: Grid,
     ) -> None:
-        """``random`` shuffles the rows; None leaves them in their order, and sequences among others of any length."""
+        """``random`` shuffles the rows; with None, rows keep their order, and are not batched by length."""
         self._grid = grid if random is not None else None
         rows = sum(segment.rows for segment in segments)
         self._places = np.arange(rows) if random is None else random.permutation(rows)
@@ -114,7 +114,7 @@ class Window:
             begin = end
 
     def result(self) -> RowBlock:
-        """The rows, when they are there."""
+        """Wait for the threads, and return the rows."""
         read = [future.result() for future in self._futures]
         if self._block:
             return self._block
@@ -127,7 +127,7 @@ class Window:
 
 
 def cut_into_batches(blocks: Iterator[RowBlock], batch_size: int, dataset: Dataset) -> Iterator[RowBlock]:
-    """Cut blocks of rows into batches; a block's last rows join the next block's first. Ends with empty batches."""
+    """Cut blocks of rows into batches; a batch may span two blocks. After the last row, batches are empty."""
     empty = rest = RowBlock.make(dataset, 0)
     for block in blocks:
         start = 0
@@ -149,7 +149,7 @@ def cut_into_batches(blocks: Iterator[RowBlock], batch_size: int, dataset: Datas
 
 def _sparse_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBlock:
     """The rows of a segment in the order of the file."""
-    from scipy import sparse  # which whole rows have no use for
+    from scipy import sparse  # imported here, because dense rows do not need it
 
     rows, weights = read_sparse_segment(group, segment, dataset.card)
     width, labels = dataset.input.shape[0], rows.labels.view(dataset.label.dtype)
@@ -172,7 +172,7 @@ def _named_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBloc
 
 
 def _answers(dataset: Dataset, segment: Segment) -> NDArray[Any] | None:
-    """Those of a teacher to the rows of a segment."""
+    """The logits of a teacher for the rows of a segment."""
     return dataset.answers.read(segment.group, slice(segment.start, segment.stop)) if dataset.answers else None
 
 

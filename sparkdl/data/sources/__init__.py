@@ -1,1 +1,1 @@
-"""Raw tables, whatever they are stored as, opened as DataFrames. Runs on the driver and in tasks."""
+"""Opens raw tables of all formats as DataFrames. Runs on the driver and in tasks."""

@@ -20,11 +20,11 @@ __all__ = ["read_debian"]
 
 class _Index(NamedTuple):
     texts: tuple[str, ...]
-    """The fields that say what a package is."""
+    """The fields that describe a package."""
     label: str
     """The column of the packages that it needs."""
     needs: tuple[str, ...]
-    """The fields that name them."""
+    """The fields that name these packages."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -39,21 +39,21 @@ _INDICES = {
         ("build-depends", "build-depends-arch", "build-depends-indep"),
     ),
 }
-"""Of the packages that are installed, and of the source packages that these are built from."""
+"""The indices of binary packages, and of the source packages from which they are built."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*")
 
 
 def read_debian(source: Source, spark: "SparkSession") -> "DataFrame":
-    """The task "which packages does this one need". Runs on the driver; a task reads the folder's index.
+    """The task "which packages does this one need". Runs on the driver; a Spark task reads the folder's index.
 
-    One row for each package that needs others. With ``Packages.xz``, ``package``, ``section``, ``maintainer``, ``tag``
-    and ``description`` are texts, and ``depends`` names the packages that it needs to run; with ``Sources.xz``,
-    ``package``, ``section``, ``maintainer``, ``uploaders``, ``binary`` and ``homepage`` are, and ``build_depends``
-    names those that it needs to be built. Of alternatives, the first is named. Raises :class:`DataError` for a folder
-    that does not have exactly one of these files, or has one in another format.
+    There is one row for each package that needs others. With ``Packages.xz``, the texts are ``package``, ``section``,
+    ``maintainer``, ``tag`` and ``description``, and ``depends`` lists the packages that are needed to run it. With
+    ``Sources.xz``, the texts are ``package``, ``section``, ``maintainer``, ``uploaders``, ``binary`` and ``homepage``,
+    and ``build_depends`` lists the packages that are needed to build it. Of alternatives, only the first is listed.
+    Raises :class:`DataError` unless the folder has exactly one of these files, in the right format.
     """
     folder = str(source.path)
-    folder = str(local_path(folder) or folder)  # a task's working directory is not the driver's
+    folder = str(local_path(folder) or folder)  # absolute, because tasks have another working directory
     found = [name for name in _INDICES if exists(join(folder, name))]
     if len(found) != 1:
         problem = (
@@ -81,12 +81,12 @@ def _read(path: str, index: _Index) -> pa.RecordBatch:
 
 
 def _parse(paragraph: str, index: _Index) -> dict[str, str | list[str]]:
-    """The texts of a package, and what it needs; further lines of a field begin with a space."""
+    """The texts of a package, and the packages that it needs. Continuation lines of a field begin with a space."""
     fields = {}
     for line in paragraph.replace("\n ", " ").splitlines():
         name, colon, value = line.partition(":")
         if not colon:
-            raise ValueError(f"{line[:40]!r} is no field")
+            raise ValueError(f"{line[:40]!r} is not a field")
         fields[name.lower()] = value.strip()
     needed = (_NAME.match(one.strip()) for field in index.needs for one in fields.get(field, "").split(","))
     return {name: fields.get(name, "") for name in index.texts} | {

@@ -1,7 +1,7 @@
-"""Definitions in a dictionary of dictd's format: a compressed file of entries, and an index of where each begins.
+"""Definitions in a dictionary of dictd's format: a compressed file of entries, and an index of their offsets.
 
-The format is that of the manual page dictd(8); an entry looks as those of Webster's Dictionary do in Debian's package
-``dict-gcide``: headword, pronunciation and etymology, then indented definitions, numbered where there are several.
+The format is described in the manual page dictd(8). Entries are like those of Webster's Dictionary in Debian's package
+``dict-gcide``: headword, pronunciation and etymology, then indented definitions, numbered if there are several.
 """
 
 import gzip
@@ -31,23 +31,23 @@ _NUMBER = re.compile(r"(?m)^   (?=\d+\. )")
 _ORIGIN = re.compile(r"\[[^\]]*(?:Webster|WordNet|PJC|Century)[^\]]*\]")
 _REFERENCE = re.compile(r"(\(.{1,12}\) )*(See( also)?|Same as|Cf\.) (under )?\{")
 TEST_SHARE = 10
-"""One in so many of the further definitions of a headword is for testing."""
+"""One in this number of the further definitions of a headword is for testing."""
 
 
 def read_dictionary(source: Source, spark: "SparkSession") -> "DataFrame":
-    """The task "which word does this define". Runs on the driver; a task reads the dictionary.
+    """The task "which word does this define". Runs on the driver; a Spark task reads the dictionary.
 
-    One row for each definition, examples and references to other entries left out: ``headword``, ``definition``, and
-    ``split``. Of a headword's definitions the first one is always for ``train``, and of the further ones a tenth, by a
-    hash, for ``test``: no model can find a word that it has never met. Raises :class:`DataError` for a folder
-    without ``*.index`` and ``*.dict.dz``, or with files in another format.
+    There is one row for each definition, without examples and references to other entries: ``headword``,
+    ``definition`` and ``split``. The first definition of a headword is always in ``train``, because no model can
+    predict a word that it has not seen; of the further ones, a tenth, chosen by a hash, is in ``test``. Raises
+    :class:`DataError` for a folder without ``*.index`` and ``*.dict.dz``, or with files in another format.
     """
     folder = str(source.path)
-    folder = str(local_path(folder) or folder)  # a task's working directory is not the driver's
+    folder = str(local_path(folder) or folder)  # absolute, because tasks have another working directory
     names = [entry.name for entry in list_folder(folder)]
     found = [[join(folder, name) for name in names if name.endswith(end)] for end in (".index", ".dict.dz")]
     if [len(names) for names in found] != [1, 1]:
-        raise DataError(f"`dictionary` expects a folder with one *.index and its *.dict.dz; {folder} is none")
+        raise DataError(f"`dictionary` expects a folder with one *.index and its *.dict.dz, which {folder} lacks")
     (index,), (entries,) = found
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,7 +79,7 @@ def _read(index: str, entries: str) -> Iterator[pa.RecordBatch]:
 
 
 def _place(line: str) -> tuple[int, int]:
-    """Where the entry of a line of the index begins, and its bytes: numbers to the base 64."""
+    """The offset and the size of the entry of an index line, which are numbers to the base 64."""
     _, *numbers = line.split("\t")
     begin, size = (sum(_DIGITS[digit] << (6 * place) for place, digit in enumerate(reversed(n))) for n in numbers)
     return begin, size

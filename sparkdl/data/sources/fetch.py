@@ -1,7 +1,7 @@
-"""Public data sets that the examples run on, fetched once and kept in the user's cache folder.
+"""Downloads public data sets for the examples, once, and keeps them in the user's cache folder.
 
-Each comes from a Debian package, which needs no root to be downloaded and unpacked, or from the address where its
-authors published it. Either way every file's checksum is verified.
+Each comes from a Debian package, which can be downloaded and unpacked without root, or from its authors' own address.
+In both cases, the checksum of every file is verified.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from sparkdl.storage import cache_folder
 __all__ = ["Published", "fetch"]
 
 TIMEOUT = 30
-"""Seconds without an answer after which a server is given up."""
+"""Seconds to wait for an answer of a server."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Published:
     """Where a data set is published: in a Debian package, under an address of its own, or both."""
 
     package: str | None
-    """The Debian package that holds it, if one does."""
+    """The Debian package that contains it, if there is one."""
     folder: str
-    """Where that package puts the files."""
+    """The folder of that package's files."""
     checksums: Mapping[str, str]
     """The files, and the SHA-256 of each."""
     address: str | None = None
-    """The address under which its authors publish the same files."""
+    """The address at which its authors publish the same files."""
 
 
 DATA_SETS = {
@@ -48,7 +48,7 @@ DATA_SETS = {
             "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
             "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
         },
-        # Plain http is all that this address speaks; the checksums say whether what arrives is the data set.
+        # This server only supports http; the checksums show whether the files are the right ones.
         address="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     ),
     "debian": Published(
@@ -71,7 +71,7 @@ DATA_SETS = {
             "gcide.index": "e78de035e075f16dd686dd87a4dbf5b4525130d0550968a02d929f5ddf63a6a1",
         },
     ),
-    # Princeton publishes one archive of the unchanged release; these are the files as Debian corrected them.
+    # No address: Princeton publishes the unchanged release, but these files are those that Debian corrected.
     "wordnet": Published(
         package="wordnet-base",
         folder="/usr/share/wordnet",
@@ -86,18 +86,18 @@ DATA_SETS = {
 
 
 def fetch(name: str, folder: str | Path | None = None) -> Path:
-    """The folder with a public data set's files, which are fetched first where they are missing or damaged.
+    """The folder with the files of a public data set; missing or damaged files are downloaded first.
 
     Runs on the driver. ``fashion-mnist`` is Xiao, Rasul, Vollgraf (2017), arXiv 1708.07747: 70,000 images in four
     gzipped IDX files. ``wordnet`` is WordNet 3.0 (Fellbaum, 1998): the synsets of nouns, verbs, adjectives and adverbs.
     ``gcide`` is GNU's Collaborative International Dictionary of English 0.48; ``debian`` and ``debian-sources`` are the
-    indices of Debian 12.15's packages and of the source packages that these are built from.
+    indices of Debian 12.15's packages and of the source packages from which these are built.
     The files go to ``folder``, by default ``sparkdl/data/<name>`` in the user's cache folder. An
     installed Debian package is used as it is; else the package is downloaded and unpacked there; else the files come
     from the data set's own address. Raises :class:`DataError` for an unknown name, or saying what was tried.
     """
     if name not in DATA_SETS:
-        raise DataError(f"no data set is called {name!r}; known: {', '.join(sorted(DATA_SETS))}")
+        raise DataError(f"there is no data set {name!r}; it must be one of {', '.join(sorted(DATA_SETS))}")
     published = DATA_SETS[name]
     folder = Path(folder).expanduser().absolute() if folder is not None else cache_folder() / "data" / name
     if _problem(folder, published) is None:
@@ -139,7 +139,7 @@ def _from_package(published: Published, work: Path) -> Path:
     try:
         _run(["apt-get", "download", published.package], work)
     except subprocess.CalledProcessError:
-        # The machine's lists of packages may be missing or old; lists of our own need no root to be brought up to date.
+        # The machine's package lists may be missing or old; lists in our own folder can be updated without root.
         lists, cache = work / "lists", work / "cache"
         (lists / "partial").mkdir(parents=True)
         (cache / "archives" / "partial").mkdir(parents=True)
@@ -169,11 +169,11 @@ WAYS = {
     "Debian's package, downloaded": _from_package,
     "the data set's own address": _from_address,
 }
-"""How files can be had, best first; each returns the folder that holds them."""
+"""The ways to get the files, in order of preference. Each function returns the folder that contains them."""
 
 
 def _problem(folder: Path, published: Published) -> str | None:
-    """What is wrong with the files in a folder; None when every checksum is right."""
+    """What is wrong with the files in a folder; None if every checksum is right."""
     for name, expected in published.checksums.items():
         path = folder / name
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""Formats that Spark reads and writes by a package that it does not bring. Runs on the driver."""
+"""Formats for which Spark needs an additional package. Runs on the driver."""
 
 import difflib
 import re
@@ -29,15 +29,15 @@ _PACKAGES = {
     "snowflake": "net.snowflake:spark-snowflake_{scala}",
     "xml": "com.databricks:spark-xml_{scala}",
 }
-"""By format, the package that brings it, in Maven's coordinates; its version where that is Spark's own."""
+"""For each format, the Maven coordinates of its package, with a version if that is Spark's own."""
 _BUILT_IN = ("csv", "jdbc", "json", "libsvm", "orc", "parquet", "text")
 
 
 @contextmanager
 def known_format(name: str, spark: str) -> Iterator[None]:
-    """Turn what a Spark of this version says of a format that it does not know into what to add to it.
+    """Translates the error of this Spark version about an unknown format to a :class:`DataError` with its package.
 
-    That is a :class:`DataError`. Everything else passes.
+    Other errors are unchanged.
     """
     try:
         yield
@@ -48,11 +48,11 @@ def known_format(name: str, spark: str) -> Iterator[None]:
 
 
 def _what_is_missing(name: str, said: str, spark: str) -> str | None:
-    """What to add so that a Spark of this version knows a format, where that is what its error is about."""
+    """The package to add to this version of Spark for a format; None if the error is about something else."""
     if name == "jdbc" and _NO_DRIVER.search(said):
         return (
-            "Spark has no driver for that database: add its package to the Spark session (spark-submit --packages, for"
-            " PostgreSQL org.postgresql:postgresql:...)"
+            "Spark has no driver for this database: add its package to the Spark session (spark-submit --packages; for"
+            " PostgreSQL, org.postgresql:postgresql:...)"
         )
     if not _NOT_FOUND.search(said):
         return None
@@ -61,9 +61,9 @@ def _what_is_missing(name: str, said: str, spark: str) -> str | None:
         coordinates = package.format(scala=scala_of(spark), spark=spark, minor=minor)
         version = "" if spark in coordinates else ":VERSION"
         return (
-            f"Spark does not know the format {name!r} by itself: start the Spark session with its package (spark-submit"
+            f"Spark needs a package for the format {name!r}: start the Spark session with it (spark-submit"
             f" --packages {coordinates}{version})"
         )
     near = difflib.get_close_matches(name, {*_PACKAGES, *_BUILT_IN, *FILE_FORMATS, *OWN_FORMATS, *TABLE_FORMATS}, n=1)
     meant = f"; did you mean {near[0]!r}?" if near else ", or correct its name"
-    return f"Spark does not know the format {name!r}: start the Spark session with the package that brings it{meant}"
+    return f"Spark does not know the format {name!r}: start the Spark session with the package that contains it{meant}"

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["read_idx"]
 
 _SPLITS = {"train": "train", "t10k": "test"}
-"""What file names start with, and the split it stands for."""
+"""The prefixes of file names, and their splits."""
 _UNSIGNED_BYTE = 0x08
-"""The only type of element that images and labels have."""
+"""The only supported type of elements."""
 _BATCH_ROWS = 1024
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -34,15 +34,15 @@ class _Pair(NamedTuple):
 
 
 def read_idx(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tuple[int, ...]]":
-    """The rows of a folder of IDX files, and their images' (height, width, channels). Runs on the driver.
+    """The rows of a folder of IDX files, and the (height, width, channels) of their images. Runs on the driver.
 
-    One task reads each pair of files, as a stream. Raises :class:`DataError` when the folder has no pair, or a file is
-    not in the format.
+    A Spark task reads each pair of files, as a stream. Raises :class:`DataError` if the folder has no pair, or a file
+    is not in this format.
     """
     pairs = _find_pairs(str(source.path))
     shapes = {pair.images: _image_shape(pair.images) for pair in pairs}
     if len(set(shapes.values())) > 1:
-        raise DataError(f"the images of {source.path} have different sizes: {shapes}; prepare them one by one")
+        raise DataError(f"the images of {source.path} have different sizes: {shapes}; prepare each size separately")
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -68,10 +68,10 @@ def _find_pairs(folder: str) -> list[_Pair]:
 
 
 def _alike(folder: str, names: list[str], begin: str) -> list[str]:
-    """The file whose name begins so, as it is and gzipped."""
+    """The files with this prefix: the plain file and the gzipped one."""
     found = [name for name in names if name.startswith(begin)]
     if len({name.removesuffix(".gz") for name in found}) > 1:
-        raise DataError(f"{folder} has {', '.join(found)}; `idx` reads one of them for a split: leave that one there")
+        raise DataError(f"{folder} has {', '.join(found)}, but `idx` needs one of them for a split; remove the others")
     return found
 
 
@@ -115,7 +115,7 @@ def _open(path: str) -> Any:
 
 
 def _read_header(stream: BinaryIO, path: str) -> tuple[int, ...]:
-    """The sizes of the array's dimensions, the number of items first."""
+    """The sizes of the array's dimensions; the first is the number of items."""
     zero, kind, dimensions = struct.unpack(">HBB", _read_exactly(stream, 4, path))
     if zero or kind != _UNSIGNED_BYTE or not dimensions:
         raise DataError(f"{path} is not an IDX file of unsigned bytes")
@@ -123,13 +123,13 @@ def _read_header(stream: BinaryIO, path: str) -> tuple[int, ...]:
 
 
 def _expect_end(stream: BinaryIO, path: str) -> None:
-    """Only here does gzip compare its checksum."""
+    """Check that the stream ends here; only at the end does gzip compare its checksum."""
     try:
         more = stream.read(1)
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path} was altered: {error}; download it again") from None
     if more:
-        raise DataError(f"{path} is longer than it says; download it again")
+        raise DataError(f"{path} is longer than its header says; download it again")
 
 
 def _read_exactly(stream: BinaryIO, count: int, path: str) -> bytes:

@@ -1,7 +1,7 @@
-"""Folders of image files with one sub-folder a class: listed, decoded and resized by tasks.
+"""Reads folders of image files with one sub-folder per class: Spark tasks list, decode and resize them.
 
-Spark's own listing passes over names that begin with an underscore or a dot, as cameras write them, and takes brackets
-in a path for a pattern.
+Spark's own listing is not used, because it skips names that begin with an underscore or a dot, as some cameras write
+them, and takes brackets in a path for a pattern.
 """
 
 import logging
@@ -28,13 +28,13 @@ __all__ = ["read_images"]
 
 _CHANNELS = 3
 _BATCH_BYTES = 1 << 26
-"""Decoded pixels that a task hands to Spark at a time."""
+"""The bytes of pixels that a task passes to Spark at a time."""
 _TASK_FILES = 1024
-"""About what a task decodes: seconds of work."""
+"""About the number of files that a task decodes: seconds of work."""
 _IMAGE_NAME = re.compile(r"(?i)(?!\._).*\.(jpe?g|png|bmp|gif|webp|tiff?)")
-"""Files that begin with ``._`` are what macOS keeps beside a file on other file systems."""
+"""The names of image files. Names that begin with ``._`` are macOS's metadata files on other file systems."""
 _SHOWN_FILES = 5
-"""Files passed over that a warning names; all are counted."""
+"""The most skipped files that a warning names; all are counted."""
 _BAD = pa.struct([(name, pa.string() if kind == "string" else pa.int64()) for name, kind in PROBLEM_TYPE.items()])
 _PROBLEM = f"{PROBLEM} struct<{', '.join(f'{name}: {kind}' for name, kind in PROBLEM_TYPE.items())}>"
 
@@ -47,29 +47,29 @@ class _Folder(NamedTuple):
     path: str
     split: str | None
     root: str
-    """What the user named."""
+    """The path that the user has set."""
     passed_over: bool
-    """Whether it is hidden, and none of its files are taken."""
+    """Whether it is hidden, so that its files are skipped."""
 
 
 class _Listed(NamedTuple):
-    """What lies below a folder."""
+    """The files below a folder."""
 
     images: list[str]
     others: list[str]
-    """Files that are passed over."""
+    """Files that are skipped."""
     deep: list[str]
-    """Of these an image from each folder below."""
+    """One of the skipped images from each deeper folder."""
 
 
 def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tuple[int, ...]]":
     """The images of a folder as RGB of one size, and their (height, width, channels). Runs on the driver.
 
-    Tasks list, decode and resize (:func:`~sparkdl.preprocessing.decode_image.decode_image`). A folder without
-    sub-folders is one class itself. Files that are passed over are counted in a warning: those without the name of an
-    image, those in hidden folders (``.ipynb_checkpoints``), beside the sub-folders, or deeper than in them. A file that
-    cannot be decoded has no image, and the column :data:`~sparkdl.data.bad_rows.PROBLEM` says why. Raises
-    :class:`ConfigError` when the options lack ``height`` or ``width``, and :class:`DataError` where there is no image.
+    Spark tasks list, decode and resize (:func:`~sparkdl.preprocessing.decode_image.decode_image`). A folder without
+    sub-folders is a single class. A warning counts the files that are skipped: those without an image's suffix, in
+    hidden folders (``.ipynb_checkpoints``), beside the sub-folders, or in deeper folders. If a file cannot be decoded,
+    its image is null, and the column :data:`~sparkdl.data.bad_rows.PROBLEM` has the reason. Raises
+    :class:`ConfigError` if the options lack ``height`` or ``width``, and :class:`DataError` if there is no image.
     """
     try:
         height, width = (int(source.options[side]) for side in ("height", "width"))
@@ -80,7 +80,7 @@ def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tupl
     paths = source.path if isinstance(source.path, dict) else {None: str(source.path)}
     folders, beside = [], list[str]()
     for split, path in paths.items():
-        roots = expand(str(local_path(path) or path))  # a task's working directory is not the driver's
+        roots = expand(str(local_path(path) or path))  # absolute, because tasks have another working directory
         if not roots:
             raise DataError(f"there is no folder {path}; `images` expects one with a sub-folder for each class")
         for root in roots:
@@ -101,7 +101,7 @@ def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tupl
 
 
 def _class_folders(root: str, split: str | None) -> tuple[list[_Folder], list[str]]:
-    """The folders of a root's classes, and the files that lie beside them."""
+    """The folders of a root's classes, and the files beside them."""
     entries, local = list_folder(root), local_path(root)
     names = [entry.name for entry in entries if entry.is_folder or (local and (local / entry.name).is_dir())]  # links
     if not names:
@@ -111,7 +111,7 @@ def _class_folders(root: str, split: str | None) -> tuple[list[_Folder], list[st
 
 
 def _count(listing: "DataFrame", folders: Sequence[_Folder], beside: list[str]) -> int:
-    """How many images there are, with a warning that counts other files. Raises :class:`DataError` where none are."""
+    """The number of images. Logs a warning about skipped files. Raises :class:`DataError` if there is no image."""
     columns = "images bigint, others bigint, first array<string>, deep array<string>"
     counts = listing.mapInArrow(partial(_count_files, folders), columns).collect()
     images: int = sum(row.images for row in counts)
@@ -126,7 +126,7 @@ def _count(listing: "DataFrame", folders: Sequence[_Folder], beside: list[str]) 
                 each = ", ".join(f"{path.rpartition('/')[2]}: {path}" for path in parents)
                 choice += f", or for splits `source.path: {{{each}}}`"
             raise DataError(
-                f"the images of {roots} lie deeper than in its sub-folders, such as {deep[0]}; name the folder above"
+                f"the images of {roots} are deeper than in its sub-folders, such as {deep[0]}; set the parent folder of"
                 f" the classes: {choice}"
             )
         raise DataError(
@@ -136,7 +136,8 @@ def _count(listing: "DataFrame", folders: Sequence[_Folder], beside: list[str]) 
     if others:
         first = sorted([*beside, *(path for row in counts for path in row.first)])[:_SHOWN_FILES]
         _log.warning(
-            "%s: %d files were passed over, by their names no images or not right in the folder of a class: %s%s",
+            "%s: %d files were skipped, because their names are not those of images, or they are not directly in the"
+            " folder of a class: %s%s",
             *(roots, others, ", ".join(map(without_credentials, first)), ", ..." if others > len(first) else ""),
         )
     return images

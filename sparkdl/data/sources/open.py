@@ -1,4 +1,4 @@
-"""Open a raw table as a DataFrame, whatever it is stored as."""
+"""Opens a raw table of any format as a DataFrame."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -34,20 +34,20 @@ __all__ = [
 _VECTORS = {"pyspark.ml.linalg.VectorUDT", "pyspark.ml.linalg.MatrixUDT"}
 OF_IMAGES = {"idx": read_idx, "images": read_images}
 OWN = {"debian": read_debian, "dictionary": read_dictionary, "wordnet": read_wordnet, "xc": read_xc}
-"""Formats whose readers say themselves what is wrong."""
+"""The readers of sparkdl's own formats, which raise their own errors."""
 _SHAPE_KEY = "sparkdl.image_shape"
-"""In a column's metadata: the (height, width, channels) of its images."""
+"""The key in a column's metadata with the (height, width, channels) of its images."""
 
 
 def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
-    """The raw rows of a source. Runs on the driver; rows are read by tasks.
+    """The raw rows of a source. Runs on the driver; Spark tasks read the rows.
 
-    ``idx`` gives the columns ``image`` (binary, one byte a pixel), ``label`` and ``split`` (``train`` or ``test``, from
-    the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``, and with a path for
-    each split ``split``; for ``debian``, ``dictionary``, ``wordnet`` and ``xc`` see the functions that read them. All
-    other formats give what Spark's reader gives. Of ``images`` and ``xc``, rows that cannot be used are rows, too, with
-    nulls: the column :data:`~sparkdl.data.bad_rows.PROBLEM` says why (``kind``, ``file``, ``line``, ``detail``), and is
-    null for all others. Raises :class:`DataError` when the source is missing, empty or cannot be read.
+    ``idx`` has the columns ``image`` (binary, one byte per pixel), ``label`` and ``split`` (``train`` or ``test``, from
+    the file's name). ``images`` has ``image``, ``label`` (the sub-folder's name) and ``path``, and, with a path for
+    each split, ``split``. For ``debian``, ``dictionary``, ``wordnet`` and ``xc``, see the functions that read them. All
+    other formats have the columns of Spark's reader. In ``images`` and ``xc``, a row that cannot be used has nulls, and
+    the column :data:`~sparkdl.data.bad_rows.PROBLEM` has the reason (``kind``, ``file``, ``line``, ``detail``); it is
+    null for good rows. Raises :class:`DataError` if the source is missing, empty or cannot be read.
     """
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
@@ -78,7 +78,7 @@ def named(source: Source) -> str:
 
 
 def loaded(reader: Any, source: Source) -> Any:
-    """What a reader of Spark's, of rows or of streams of them, makes of a source."""
+    """The rows, or the stream of rows, that a reader of Spark's loads from a source."""
     reader = reader.options(**source.options)
     if source.format == "table":
         return reader.table(str(source.path))
@@ -86,44 +86,44 @@ def loaded(reader: Any, source: Source) -> Any:
     if source.path is None:
         return reader.load()
     path = str(source.path)
-    is_name = not source.is_of_files and "/" not in path  # of a table, of a topic: what its reader makes of it
+    is_name = not source.is_of_files and "/" not in path  # the name of a table or a topic, which its reader interprets
     return reader.load(path if is_name else spark_url(path, literal=_is_there(source)))
 
 
 def _is_there(source: Source) -> bool:
-    """Whether signs of a pattern in the path are those of a name."""
+    """Whether characters of a pattern in the path belong to the name of an existing file."""
     return any(sign in str(source.path) for sign in PATTERN_SIGNS) and exists(str(source.path))
 
 
 def _of_hidden(source: Source) -> str:
-    """What to know of hidden files, if the path is one or a folder has some."""
-    if not source.is_of_files or source.format in ("delta", "hudi"):  # tables that keep their logs in such
+    """A hint about hidden files, if the path is one or contains some."""
+    if not source.is_of_files or source.format in ("delta", "hudi"):  # these tables keep their logs in hidden folders
         return ""
-    with suppress(Exception):  # storage that Spark may know all the same
+    with suppress(Exception):  # fsspec may not support this storage, although Spark does
         path = str(source.path)
         names = [path.rstrip("/").rpartition("/")[2], *(entry.name for entry in list_folder(path))]
         hidden = [name for name in names if name.startswith(("_", ".")) and not name.endswith(("_SUCCESS", ".crc"))]
         if hidden:
-            return f"; Spark passes over files whose names begin with _ or a dot, as {hidden[0]}: rename them"
+            return f"; Spark skips files whose names begin with _ or a dot, such as {hidden[0]}: rename them"
     return ""
 
 
 def refuse_foreign_types(rows: "DataFrame", source: Source) -> None:
-    """Raise :class:`DataError` for columns whose types are classes of Python, which a schema could make run."""
+    """Raise :class:`DataError` for columns whose types are Python classes, because a schema could run their code."""
     strange = [name for name in python_types(rows) if name not in _VECTORS]
     if strange:
         raise DataError(
             f"{named(source)} has a column whose type is the Python class {strange[0]!r}, "
-            "which could run any code; it is not read. Write the rows again with columns of Spark's own types."
+            "which could run any code, so it is not read. Write the rows again with columns of Spark's own types."
         )
 
 
 def known_image_shape(rows: "DataFrame", column: str) -> tuple[int, ...] | None:
-    """The shape of a column's images, where the source knew it. Runs on the driver."""
+    """The shape of a column's images, if the source has determined it. Runs on the driver."""
     shape = rows.schema[column].metadata.get(_SHAPE_KEY)
     return tuple(shape) if shape else None
 
 
 def first_line(error: Exception) -> str:
-    """What an error says first, without its full stop."""
+    """The first line of an error, without its full stop."""
     return str(error).strip().splitlines()[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Open a raw table as a stream: a DataFrame of the rows that it has, and of those that it gets. Runs on the driver."""
+"""Opens a raw table as a stream: a DataFrame of its current and future rows. Runs on the driver."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,26 +18,26 @@ __all__ = ["keeps_columns", "open_stream"]
 
 _TABLES_IN_FOLDERS = {"delta", "hudi"}
 _VERSIONS = {"versionasof", "timestampasof", "snapshot-id", "as-of-timestamp"}
-"""Options, in lower case, that read a table as it was: nothing new comes to that."""
+"""Options, in lower case, that read a past version of a table, which gets no new rows."""
 
 
 def open_stream(source: Source, spark: "SparkSession", columns: "StructType | None" = None) -> "DataFrame":
-    """The rows of a source as a stream, as they come. Rows are read by tasks.
+    """The rows of a source as a stream. Spark tasks read the rows.
 
-    ``columns`` are those of files; by default those of the files that are there. Raises :class:`ConfigError` for a
-    format or an option with which nothing can be streamed, and :class:`DataError` where Spark says so.
+    ``columns`` are the columns of files; by default those of the existing files. Raises :class:`ConfigError` for a
+    format or an option that does not support streaming, and :class:`DataError` if Spark cannot stream from the source.
     """
     from pyspark.errors import AnalysisException, IllegalArgumentException, UnsupportedOperationException
 
     if source.format in OWN_FORMATS:
         raise ConfigError(
-            f"score.stream: {source.format} is a format of data sets that stay as they are; stream from files that"
+            f"score.stream: {source.format} is a format of data sets that do not change; stream from files that"
             " Spark reads (parquet, json, csv, orc, avro), or from a table (delta, iceberg)"
         )
     if past := [name for name in source.options if name.lower() in _VERSIONS]:
         raise ConfigError(
-            f"score.stream: the option {past[0]!r} reads a table as it was, to which nothing comes; leave it out, or"
-            " say where the stream begins (`startingVersion` of a Delta table)"
+            f"score.stream: the option {past[0]!r} reads a past version of a table, which gets no new rows; remove it,"
+            " or set where the stream begins (`startingVersion` of a Delta table)"
         )
     with own_errors(source.place), known_format(source.format, spark.version):
         try:
@@ -52,12 +52,12 @@ def open_stream(source: Source, spark: "SparkSession", columns: "StructType | No
 
 
 def keeps_columns(source: Source) -> bool:
-    """Whether a stream of that source has to be told its columns: files that come later may have others."""
+    """Whether the columns of this source have to be recorded for its stream, because later files may have others."""
     return source.is_of_files and source.format not in _TABLES_IN_FOLDERS
 
 
 def _columns_of_files(source: Source, spark: "SparkSession") -> "StructType":
-    """The columns of files that are there. Raises :class:`DataError` where there is none yet that can be read."""
+    """The columns of the existing files. Raises :class:`DataError` if there is no readable file yet."""
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
     refuse_files_of_tables(source)
@@ -67,6 +67,6 @@ def _columns_of_files(source: Source, spark: "SparkSession") -> "StructType":
         return rows.schema
     except (AnalysisException, IllegalArgumentException) as error:
         raise DataError(
-            f"the columns of {named(source)} are not known: {first_line(error)}. A stream learns them from the files"
-            " that are there when it first starts: put one there that has all columns"
+            f"the columns of {named(source)} are not known: {first_line(error)}. A stream takes them from the files"
+            " that exist when it first starts: add a file that has all columns"
         ) from None

@@ -1,7 +1,7 @@
-"""Files that belong to a table of a format with versions. Runs on the driver.
+"""Refuses to read the files of a table whose format has versions. Runs on the driver.
 
-Such a folder keeps files of versions that are past: rows that were deleted or changed are still there for who reads its
-files instead of the table.
+The folder of such a table also contains files of past versions: reading the files instead of the table would return
+rows that were deleted or changed.
 """
 
 from collections.abc import Iterator
@@ -27,21 +27,20 @@ def refuse_files_of_tables(source: Source) -> None:
         return
     try:
         found = next(filter(None, map(_table_format, _around(str(source.path)))), None)
-    except TimeoutError:  # an outage, which was waited out
+    except TimeoutError:  # storage has not answered, even after retries
         raise
-    except (OSError, StorageError):  # of storage that Spark may reach all the same
+    except (OSError, StorageError):  # Spark may be able to reach this storage nevertheless
         return
     if found:
         name, format, path = found
         raise DataError(
-            f"{source.path} holds the files of {name} table, also those of rows that were deleted since:"
-            f" read the table by `format: {format}` and `path: {path}`, with the package of its format in the"
-            " Spark session"
+            f"{source.path} holds the files of {name} table, including rows that have been deleted: read the table with"
+            f" `format: {format}` and `path: {path}`, and with the package of its format in the Spark session"
         )
 
 
 def _around(path: str) -> Iterator[str]:
-    """The folder, and those that it may be a part of: partitions (``day=1``), Iceberg's ``data``."""
+    """The folder, and its parents of which it may be a part: a partition (``day=1``), or Iceberg's ``data``."""
     folder = path.rstrip("/")
     yield folder
     while "=" in (name := folder.rpartition("/")[2]) or name == "data":
@@ -50,7 +49,7 @@ def _around(path: str) -> Iterator[str]:
 
 
 def _table_format(folder: str) -> tuple[str, str, str] | None:
-    """What kind of table a folder holds, and what ``source.format`` and ``source.path`` are then."""
+    """The kind of table in a folder, with its ``source.format`` and ``source.path``; None if there is no table."""
     names = {entry.name for entry in list_folder(folder)}
     if _DELTA_LOG in names:
         return "a Delta", "delta", folder

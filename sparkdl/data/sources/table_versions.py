@@ -1,7 +1,7 @@
-"""Which version of a table rows are read from. Runs on the driver.
+"""Chooses the version of a table from which rows are read. Runs on the driver.
 
-A table of Delta Lake or Iceberg has a version for each commit. Rows are read several times, and of one version, whoever
-writes meanwhile; the dataset's card says which.
+A table of Delta Lake or Iceberg has a version for each commit. Rows are read several times, always from the same
+version, even if somebody writes to the table meanwhile. The dataset's card states the version.
 """
 
 from contextlib import suppress
@@ -20,14 +20,14 @@ __all__ = ["at_version"]
 _DELTA_VERSION, _DELTA_TIME = "versionasof", "timestampasof"
 _ICEBERG_SNAPSHOT, _ICEBERG_TIME = "snapshot-id", "as-of-timestamp"
 _CHOOSE = {_DELTA_VERSION, _DELTA_TIME, _ICEBERG_SNAPSHOT, _ICEBERG_TIME, "branch", "tag"}
-"""Options of readers that choose a version, in lower case: Spark takes them in any."""
+"""Options of readers that choose a version, in lower case; Spark ignores case."""
 
 
 def at_version(source: Source, spark: "SparkSession") -> tuple[Source, TableVersion | None]:
-    """The source at one version, and which that is: the newest, or the one that its options choose.
+    """The source at a fixed version, and that version: the newest one, or the one that its options choose.
 
-    The source as it is, and None, for what is no table of Delta Lake or Iceberg, for a branch or a tag of Iceberg's,
-    and where Spark cannot tell: whoever reads it then says why.
+    The source is unchanged, and the version None, if it is not a table of Delta Lake or Iceberg, for Iceberg's branches
+    and tags, and if Spark cannot determine the version; reading the source then raises the error.
     """
     from pyspark.errors import PySparkException
 

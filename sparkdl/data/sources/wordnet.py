@@ -1,4 +1,4 @@
-"""WordNet's synsets as rows: a gloss, and the synset above it (file format: the manual page wndb(5WN))."""
+"""WordNet's synsets as rows: a gloss, and the synset's hypernym (file format: the manual page wndb(5WN))."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +20,7 @@ _FILES = "data.noun", "data.verb"
 _HYPERNYMS = "@", "@i"
 """The pointers to a hypernym: of a kind (a dog is a canine) and of an instance (the Thames is a river)."""
 _LICENCE = "  "
-"""What the lines before the first synset start with."""
+"""The prefix of the lines before the first synset, which are the licence."""
 _SCHEMA = pa.schema([(name, pa.string()) for name in ("synset", "gloss", "hypernym", "pos", "category")])
 
 
@@ -33,7 +33,7 @@ _CATEGORY_NAMES = {
 _CATEGORIES = [f"{pos}.{name}" for pos, names in _CATEGORY_NAMES.items() for name in names.split()]
 """The lexicographers' files of nouns and verbs, in the order of their numbers (the manual page lexnames(5WN))."""
 _FIRST_CATEGORY = 3
-"""The number of the first of them; those before it are of adjectives and adverbs."""
+"""The number of the first of these files; the files before it are for adjectives and adverbs."""
 
 
 class _Synset(NamedTuple):
@@ -45,17 +45,17 @@ class _Synset(NamedTuple):
 
 
 def read_wordnet(source: Source, spark: "SparkSession") -> "DataFrame":
-    """The task "which synset lies directly above this one, going by its gloss". Runs on the driver.
+    """The task "which synset is the direct hypernym of this one, according to its gloss". Runs on the driver.
 
-    One row for every noun and verb synset that has a hypernym, a task for each of the files ``data.noun`` and
-    ``data.verb``: ``gloss`` is the whole gloss, examples included, and ``hypernym`` the synset that the first hypernym
-    pointer in the file's order (``@`` or ``@i``) leads to; further hypernyms are left out. Synsets are named by their
-    first word, part of speech and place in the file, ``dog.n.02084071``; ``pos`` is ``n`` or ``v``, and ``category``
-    the lexicographers' file, such as ``noun.animal``: one of 41. The synset's own words are no input. Raises
-    :class:`DataError` for files that are missing or in another format.
+    There is one row for every noun and verb synset that has a hypernym; a Spark task reads each of the files
+    ``data.noun`` and ``data.verb``. ``gloss`` is the whole gloss, including examples. ``hypernym`` is the synset of the
+    first hypernym pointer (``@`` or ``@i``) in the file; further hypernyms are left out. Synsets are named by their
+    first word, part of speech and offset in the file, such as ``dog.n.02084071``. ``pos`` is ``n`` or ``v``, and
+    ``category`` one of the 41 lexicographers' files, such as ``noun.animal``. The synset's own words are not in the
+    rows. Raises :class:`DataError` for files that are missing or in another format.
     """
     folder = str(source.path)
-    # A task's working directory is not the driver's.
+    # Absolute, because tasks have another working directory.
     paths = [join(str(local_path(folder) or folder), name) for name in _FILES]
     for path in paths:
         if not exists(path):

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["read_xc"]
 
 _CHUNK_BYTES = 1 << 24
-"""What one task reads: much more than a line, much less than a file worth splitting."""
+"""The bytes that one task reads: many lines, but only a part of a large file."""
 _BLOCK_BYTES = 1 << 20
-"""What is parsed at a time: numbers of this many characters still fit into a core's cache."""
+"""The bytes that are parsed at a time: the numbers from so many characters fit into a core's cache."""
 _UNKNOWN = sys.maxsize
 _DAMAGES = EOFError, gzip.BadGzipFile, zlib.error
-"""What is raised for a gzipped file that was cut or altered."""
+"""The exceptions for a gzipped file that is truncated or altered."""
 _GZIP_MAGIC, _MARK = b"\x1f\x8b", b"\xef\xbb\xbf"
-"""What a gzipped file begins with, and what some editors put before text in UTF-8."""
+"""The first bytes of a gzipped file, and the byte order mark that some editors put before text in UTF-8."""
 _SPLITS = {"train": r"train|trn", "test": r"test|tst", "validation": r"valid|val|dev"}
-"""What the name of a file in a folder contains, by the split that it stands for."""
+"""For each split, the part of a file's name that assigns the file to it."""
 _VECTOR = pa.struct(
     [
         ("type", pa.int8()),
@@ -47,27 +47,27 @@ _VECTOR = pa.struct(
         ("values", pa.list_(pa.float64())),
     ]
 )
-"""Spark ML's vectors as Arrow sees them; type 0 is a sparse one."""
+"""The Arrow type of Spark ML's vectors; type 0 is sparse."""
 _BAD = pa.struct([(name, pa.string() if kind == "string" else pa.int64()) for name, kind in PROBLEM_TYPE.items()])
 _SCHEMA = pa.schema([("features", _VECTOR), ("label", pa.list_(pa.int64())), ("split", pa.string()), (PROBLEM, _BAD)])
 
 
 @dataclass(frozen=True)
 class _File:
-    """One file, and what its first line says."""
+    """One file, with the numbers in its first line."""
 
     path: str
     split: str
     begin: int
     end: int
-    """Where its lines begin and end; of a gzipped file, the end is not known."""
+    """With ``begin``: the offsets at which its lines begin and end; for a gzipped file, the end is not known."""
     rows: int
     features: int
     labels: int
 
     @property
     def is_gzipped(self) -> bool:
-        """Whether its places are those of what is unpacked, which a single task reads from the beginning on."""
+        """Whether it is gzipped. Its offsets are then those of the unpacked text, which a single task reads."""
         return self.end == _UNKNOWN
 
 
@@ -80,14 +80,15 @@ class _Chunk(NamedTuple):
 
 
 def read_xc(source: Source, spark: "SparkSession") -> "DataFrame":
-    """The rows of one or several files. Runs on the driver; tasks read and parse, each a part of a file.
+    """The rows of one or several files. Runs on the driver; Spark tasks read and parse parts of files.
 
-    Gives ``features`` (a sparse vector), ``label`` (an array of whole numbers), ``_problem`` (what is wrong with a
-    line, its file and its number, or null), and, unless there is a single file, ``split``: the key of ``source.path``,
-    or from the names of the files in a folder. Bad lines have no features and labels. They are lines that are
-    not in the format, labels or features beyond the header, a feature twice, no labels, no features, and a header that
-    promises another number of rows. A label that a line has twice counts once. Files may be gzipped: one task reads
-    each of them. Raises :class:`DataError` when there is no file, a header is wrong, or headers do not agree.
+    The columns are ``features`` (a sparse vector), ``label`` (an array of whole numbers), ``_problem`` (what is wrong
+    with a line, its file and its number, or null), and, unless there is a single file, ``split``: the key in
+    ``source.path``, or from the names of the files in a folder. Features and labels of bad lines are null. A line is
+    bad if it is not in the format, has labels or features beyond the header's numbers, has a feature twice, or has no
+    labels or no features; a header with a wrong number of rows is reported as a bad line, too. A label that a line has
+    twice counts once. Files may be gzipped; then one task reads the whole file. Raises :class:`DataError` if there is
+    no file, a header is invalid, or headers do not agree.
     """
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
@@ -123,7 +124,7 @@ def read_xc(source: Source, spark: "SparkSession") -> "DataFrame":
 
 
 def _find_files(path: str | dict[str, str]) -> list[tuple[str, str]]:
-    """(split, file) of all files."""
+    """The split and the path of each file."""
     if isinstance(path, dict):
         return [(split, name) for split, one in path.items() for name in _glob(one)]
     names = _glob(path)
@@ -134,13 +135,13 @@ def _find_files(path: str | dict[str, str]) -> list[tuple[str, str]]:
         stem = name.rpartition("/")[2].lower()
         splits = [split for split, pattern in _SPLITS.items() if re.search(pattern, stem)]
         if len(splits) != 1:
-            raise DataError(f"the name of {name} does not say its split; set source.path to {{train: ..., test: ...}}")
+            raise DataError(f"the name of {name} contains no split; set source.path to {{train: ..., test: ...}}")
         found.append((splits[0], name))
     return found
 
 
 def _glob(path: str) -> list[str]:
-    found = expand(str(local_path(path) or path))  # a task's working directory is not the driver's
+    found = expand(str(local_path(path) or path))  # absolute, because tasks have another working directory
     if not found:
         raise DataError(f"there is no file {path}; `xc` expects text with the first line `rows features labels`")
     below = {place: [join(place, entry.name) for entry in list_folder(place) if not entry.is_folder] for place in found}

@@ -86,7 +86,7 @@ def test_a_hostile_card_cannot_point_outside(make_dataset: MakeDataset, path: st
     [
         (
             {"version": 6},
-            "is of the format 6, which this version of sparkdl does not know: use the version",
+            "has format 6, which this version of sparkdl does not know: use the version",
         ),
         ({"surprise": 1}, "surprise"),
         ({"label_names": []}, "label_names"),
@@ -137,9 +137,9 @@ def test_row_groups_of_unequal_size_are_refused(make_dataset: MakeDataset) -> No
     ("columns", "message"),
     [
         ({"rows": [4, -4]}, "is empty"),
-        ({"crc32": [1, -1]}, "lies before its file"),
+        ({"crc32": [1, -1]}, "has a negative offset"),
         ({"split": ["train", None]}, "nulls"),
-        ({"split": ["train", "other"]}, "other row groups than its card"),
+        ({"split": ["train", "other"]}, "does not have the card's row groups"),
         ({"surprise": [1, 2]}, "its columns are not split, rows"),
         ({"rows": ["a", "b"]}, "its columns are not split, rows"),
     ],

@@ -24,7 +24,7 @@ UNKNOWN = "The specified bucket does not exist (Service: Amazon S3; Status Code:
         ("AmazonS3Exception: Access Denied (Service: Amazon S3; Status Code: 403; Request ID: 1)", "access is denied"),
         (
             f"org.apache.hadoop.fs.s3a.UnknownStoreException: `{PLACE}': getFileStatus: {UNKNOWN}",
-            "no such bucket. Make",
+            "no such bucket. Create",
         ),
         ("UnknownStoreException: `s3a://predictions/':  Bucket does not exist", "there is no such bucket"),
         ('UnsupportedFileSystemException: No FileSystem for scheme "s3a"', "no file system for s3a://"),

@@ -98,7 +98,7 @@ def test_a_folder_without_its_parts_is_told_apart(images: Path, tmp_path: Path) 
     with pytest.raises(ModelError, match=r"has no readable card\.json"):
         Predictor.load(tmp_path)
     (tmp_path / "card.json").write_text("{}")
-    with pytest.raises(ModelError, match="not a model's card: label_names: Field required"):
+    with pytest.raises(ModelError, match="not a valid model card: label_names: Field required"):
         Predictor.load(tmp_path)
     (tmp_path / "card.json").write_bytes((images / "card.json").read_bytes())
     with pytest.raises(ModelError, match="there is no network at"):

@@ -147,8 +147,8 @@ def test_no_rows_decode_to_nothing() -> None:
         (None, "column 'x' has 1 null rows"),
         (row([1], [1.0], 51), "column 'x': 1 rows have 51 features instead of 50"),
         (row(None, [1.0, 2.0], None), "column 'x': 1 rows have 2 features instead of 50"),
-        (row([50], [1.0]), "features out of the range 0 to 49"),
-        (row([-1], [1.0]), "features out of the range 0 to 49"),
+        (row([50], [1.0]), "feature indices outside of 0 to 49"),
+        (row([-1], [1.0]), "feature indices outside of 0 to 49"),
     ],
 )
 def test_vectors_that_do_not_fit_are_counted(bad: dict[str, object] | None, message: str) -> None:
