@@ -84,8 +84,8 @@ def plan_training(
     own = settings.strategy
     if not isinstance(own, Averaging):
         raise ConfigError(
-            f"train.strategy is {own.model_dump()['kind']}, whose workers are not in lockstep; only strategies"
-            " in lockstep are planned"
+            f"train.strategy is {own.model_dump()['kind']}, which is asynchronous; plan-training only plans synchronous"
+            " strategies"
         )
     if isinstance(own, PostLocalSGDOptions):
         own = LocalSGDOptions(period=own.period, topology=own.topology)  # which it becomes

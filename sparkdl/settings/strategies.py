@@ -232,7 +232,7 @@ class SteppingOptions(AsynchronousOptions):
     period: Positive
     """Optimizer steps of a worker between two pushes."""
     staleness: Annotated[int, Field(ge=0)] | None = None
-    """How many pushes a worker may be ahead of the slowest one: 0 is lockstep; by default there is no bound."""
+    """How many pushes a worker may be ahead of the slowest one: 0 is synchronous; by default there is no bound."""
     warm_start: Annotated[int, Field(ge=0)] = 0
     """Steps at the beginning that one worker takes alone."""
 

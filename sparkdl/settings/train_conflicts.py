@@ -116,8 +116,8 @@ def _check_pruning(train: "Train") -> None:
 def _check_compile(train: "Train") -> None:
     if train.compile and isinstance(train.strategy, ISTOptions | ResISTOptions | AsynchronousOptions):
         raise ValueError(
-            f"compile needs ranks in lockstep and layers that keep their sizes, and strategy"
-            f" {train.strategy.model_dump()['kind']} has not both; leave it out, or set strategy to allreduce"
+            f"compile needs synchronous ranks and layers that keep their sizes, which strategy"
+            f" {train.strategy.model_dump()['kind']} does not have; leave compile out, or set strategy to allreduce"
         )
 
 

@@ -48,7 +48,7 @@ def ready_search(settings: Settings, dataset: Dataset | str | None, spark: Spark
     if settings.train.teacher:
         raise ConfigError("train.teacher answers for one dataset and run; leave it out of a search")
     values = fitting_values(settings)
-    _check_in_lockstep(settings)
+    _check_synchronous(settings)
     spark = spark or get_session(settings.cluster)
     for ranks in Space(settings.tune.space).corners().get("cluster.num_ranks", [settings.cluster.num_ranks]):
         wait_for_ranks(spark, settings.cluster.model_copy(update={"num_ranks": ranks}))
@@ -63,7 +63,7 @@ def ready_search(settings: Settings, dataset: Dataset | str | None, spark: Spark
     return ReadySearch(settings, figures, study, datasets, find_search(settings), spark)
 
 
-def _check_in_lockstep(settings: Settings) -> None:
+def _check_synchronous(settings: Settings) -> None:
     """Raise :class:`ConfigError` if trials are to pause or stop early, but a strategy is asynchronous.
 
     Asynchronous workers do not end epochs at the same time.

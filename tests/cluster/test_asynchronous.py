@@ -1,4 +1,4 @@
-"""Training without lockstep in the embedded Spark."""
+"""Asynchronous training in the embedded Spark."""
 
 from collections.abc import Callable
 from shutil import copy
@@ -57,7 +57,7 @@ def test_what_workers_have_in_buffers_that_are_not_persistent_is_evaluated_and_k
     assert min(trained.metrics["validation_accuracy"], together.metrics["validation_accuracy"]) > 0.5
 
 
-def test_it_is_evaluated_registered_and_goes_on_in_lockstep_and_back(fit) -> None:
+def test_it_is_evaluated_registered_and_goes_on_synchronously_and_back(fit) -> None:
     trained = fit("downpour")
     assert [epoch["rows"] for epoch in trained.history] == [ROWS, ROWS]
     assert isinstance(trained.registered, Registered)

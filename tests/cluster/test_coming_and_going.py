@@ -1,4 +1,4 @@
-"""Training without lockstep on a cluster: tasks that come and go, and real kills of everything that can be killed."""
+"""Asynchronous training on a cluster: tasks that come and go, and real kills of everything that can be killed."""
 
 import json
 import time

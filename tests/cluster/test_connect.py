@@ -72,8 +72,8 @@ def test_a_table_is_prepared_trained_on_by_a_network_beside_the_program_and_scor
     assert result(report, "score") == {"rows": 120, "failed": 0}
 
 
-def test_workers_and_a_server_train_a_network_beside_the_program_without_lockstep(report: dict) -> None:
-    assert result(report, "train without lockstep") == [result(report, "prepare")["train"]] * 2
+def test_workers_and_a_server_train_a_network_beside_the_program_asynchronously(report: dict) -> None:
+    assert result(report, "train asynchronously") == [result(report, "prepare")["train"]] * 2
 
 
 def test_a_row_that_cannot_be_scored_is_an_error_by_name(report: dict) -> None:

@@ -64,7 +64,7 @@ def killed(cluster: StandaloneCluster, folder: Path, environment: dict[str, str]
 
 
 def hurt(cluster: StandaloneCluster, folder: Path, environment: dict[str, str]) -> dict:
-    """A run without lockstep of which first a worker is killed, then the coordinator, and which Ctrl-C ends."""
+    """An asynchronous run of which first a worker is killed, then the coordinator, and which Ctrl-C ends."""
     log = folder / "hurt.log"
     with log.open("wb") as output:
         client = subprocess.Popen(
@@ -143,22 +143,22 @@ def test_a_run_trains(report: dict) -> None:
     assert report["train"] == 2
 
 
-def test_a_run_without_lockstep_trains(report: dict) -> None:
-    assert report["without lockstep"] == [report["rows"]] * 2
+def test_an_asynchronous_run_trains(report: dict) -> None:
+    assert report["asynchronous"] == [report["rows"]] * 2
 
 
-def test_a_run_without_lockstep_takes_one_slot_more_which_is_said_before_there_is_a_run(report: dict) -> None:
+def test_an_asynchronous_run_takes_one_slot_more_which_is_said_before_there_is_a_run(report: dict) -> None:
     assert report["too many workers"].startswith(
         "NotEnoughSlotsError: 3 ranks, 1 servers and their coordinator were requested, but the cluster has 4 slots"
     )
     assert report["runs"] == 2  # those that trained
 
 
-def test_a_run_without_lockstep_outlives_a_worker_and_its_coordinator(report: dict) -> None:
+def test_an_asynchronous_run_outlives_a_worker_and_its_coordinator(report: dict) -> None:
     assert report["epochs after a worker"] and report["epochs after the coordinator"]
     assert "it was the coordinator" in report["hurt"] and "another attempt goes on from step" in report["hurt"]
 
 
-def test_ctrl_c_ends_a_run_without_lockstep_and_all_its_tasks(report: dict) -> None:
+def test_ctrl_c_ends_an_asynchronous_run_and_all_its_tasks(report: dict) -> None:
     assert report["ended with"] == -signal.SIGINT
     assert report["left of the hurt run"] == []

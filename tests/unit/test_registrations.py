@@ -41,8 +41,8 @@ def test_each_name_in_the_settings_is_registered(names: Collection[str], registe
 @pytest.mark.parametrize(
     ("section", "registered"),
     [
-        pytest.param(Averaging, STRATEGIES, id="strategies in lockstep"),
-        pytest.param(AsynchronousOptions, METHODS, id="strategies without lockstep"),
+        pytest.param(Averaging, STRATEGIES, id="synchronous strategies"),
+        pytest.param(AsynchronousOptions, METHODS, id="asynchronous strategies"),
         pytest.param(Compression, {*ADDED_UP, *GATHERED}, id="compressions"),
     ],
 )

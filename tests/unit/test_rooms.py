@@ -25,7 +25,7 @@ scoring, and training has models that layouts spread over ranks, and asks extrem
 ENTRY_POINTS = {"sparkdl.daemon", "sparkdl.scoring.pyfunc"}
 """What Spark and MLflow import by name in processes of their own: to say that name is not to import it."""
 MIRRORS = {
-    # Settings mirror what they are for, MACH the lockstep training, and planning decides what is left to it.
+    # Settings mirror what they are for, MACH the synchronous training, and planning decides what is left to it.
     "train.py": {"settings", "training", "extreme", "planning"},
     "prepare.py": {"settings", "data"},
     "tune.py": {"settings", "tuning"},

@@ -1,4 +1,4 @@
-"""Training without lockstep beside lockstep, and what carries its parameters beside a plain socket."""
+"""Asynchronous training compared with synchronous training, and the transport of its parameters with a plain socket."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One training on Spark, in lockstep or without it, with nothing around it: no tracking, no registry."""
+"""One synchronous or asynchronous training on Spark, without tracking and registry."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,7 @@
 """Magnitude pruning: sets ever more of the smallest weights to zero (``train.pruning: {kind: magnitude}``).
 
 A weight that is zero stays zero. So there is no other state: the mask is where weights are zero, also in a checkpoint.
-Replicas in lockstep have the same weights, and therefore the same masks. Runs on ranks.
+Synchronous replicas have the same weights, and therefore the same masks. Runs on ranks.
 """
 
 import math

@@ -126,7 +126,7 @@ def create_strategy(settings: Train, groups: Groups, part: SharedPart | None = N
     """
     options = settings.strategy
     if not isinstance(options, Averaging):
-        raise TypeError(f"{type(options).__qualname__} needs parameter servers, and cannot run on ranks in lockstep")
+        raise TypeError(f"{type(options).__qualname__} needs parameter servers, and cannot run on synchronous ranks")
     context = StrategyContext(settings, groups.data, create_averager(options, groups.data))
     if isinstance(part, ExpertParallel):
         return ExpertAllReduce(groups.data, context.averager, part, create_averager(options, part.alike))

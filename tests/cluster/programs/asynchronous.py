@@ -1,4 +1,4 @@
-"""What tests/cluster/test_coming_and_going.py submits: a run without lockstep, which the test can slow down."""
+"""What tests/cluster/test_coming_and_going.py submits: an asynchronous run, which the test can slow down."""
 
 import json
 import sys

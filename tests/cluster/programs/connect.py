@@ -78,7 +78,7 @@ def train_points() -> Any:
     return {"epochs": len(trained.history), "uri": trained.model_uri}
 
 
-def train_without_lockstep() -> Any:
+def train_asynchronously() -> Any:
     options = {"epochs": 2, "batch_size": 8, "run_dir": f"{FOLDER}/runs"}
     settings = Train(model=own_network.Net, strategy="downpour", **options)
     tracking = TRACKING.model_copy(update={"register_as": None})
@@ -164,7 +164,7 @@ for name, work in {
     "too many": partial(run_ranks, all_reduce, 3, spark=spark, slot_timeout=0.5),
     "prepare": prepare_points,
     "train": train_points,
-    "train without lockstep": train_without_lockstep,
+    "train asynchronously": train_asynchronously,
     "score": score_points,
     "score nulls": score_nulls,
     "train-extreme": train_texts,

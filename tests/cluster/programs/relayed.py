@@ -107,7 +107,7 @@ points = spark.createDataFrame(rows, "size double, rest double, kind string")
 dataset = sparkdl.prepare(points, Prepare(output=f"{FOLDER}/prepared", label="kind"), spark=spark)
 report["train"] = len(train_points(2))
 report["rows"] = dataset.rows("train")
-report["without lockstep"] = [epoch["rows"] for epoch in train_points(2, strategy={"kind": "downpour"})]
+report["asynchronous"] = [epoch["rows"] for epoch in train_points(2, strategy={"kind": "downpour"})]
 try:
     train_points(3, strategy={"kind": "downpour"})
 except SparkdlError as error:

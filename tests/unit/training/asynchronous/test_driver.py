@@ -1,4 +1,4 @@
-"""What is promised of a run without lockstep, over real servers and a real coordinator."""
+"""The promises of an asynchronous run, with real servers and a real coordinator."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -54,13 +54,13 @@ def simulated(train: Training, workers: int, step: Callable[[nn.Parameter, torch
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_without_staleness_it_equals_lockstep(train: Training, workers: int) -> None:
+def test_without_staleness_it_equals_synchronous_training(train: Training, workers: int) -> None:
     found = train({"kind": "downpour", "rule": "sgd", "staleness": 0}, workers=workers, best_by="loss")
     expected = simulated(train, workers, lambda weights, gradient: weights.sub_(gradient, alpha=RATE))
     assert torch.allclose(weights_of(found), expected, atol=1e-12)
 
 
-def test_one_worker_in_lockstep_with_adagrad_equals_that_of_pytorch(train: Training) -> None:
+def test_one_worker_with_adagrad_equals_that_of_pytorch(train: Training) -> None:
     squares: dict[nn.Parameter, torch.Tensor] = {}
 
     def step(weights: nn.Parameter, gradient: torch.Tensor) -> None:

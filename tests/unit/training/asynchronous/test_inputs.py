@@ -1,4 +1,4 @@
-"""Without lockstep, too: inputs that have names, texts in blocks, and adapters."""
+"""Asynchronous training with named inputs, texts in blocks, and adapters."""
 
 from pathlib import Path
 from typing import Any

@@ -21,7 +21,7 @@ def test_rows_that_are_ranked_are_tried_as_one_group_which_has_one_weight(weight
 
 
 def test_compiling_is_refused_where_layers_change_their_sizes() -> None:
-    with pytest.raises(ValueError, match="compile needs ranks in lockstep and layers that keep their sizes"):
+    with pytest.raises(ValueError, match="compile needs synchronous ranks and layers that keep their sizes"):
         Train.model_validate({"compile": True, "strategy": "ist"})
 
 
