@@ -126,7 +126,10 @@ def load_shared(folder: str, manifest: Manifest, device: torch.device | str = "c
 
 
 def save_manifest(folder: str, manifest: Manifest) -> str:
-    """Write the manifest after all shards; returns its path. Runs on rank 0. Raises :class:`CheckpointError`."""
+    """Write the manifest, after all shards: this makes the checkpoint valid. Returns its path. Runs on rank 0.
+
+    Raises :class:`CheckpointError`.
+    """
     content = json.dumps(manifest.model_dump()).encode()
     path = f"{folder}/step-{manifest.step:09d}-{manifest.epoch:05d}.{_digest(content)[:16]}.json"
     _write(path, content)
