@@ -13,7 +13,7 @@ def test_the_site_is_built_without_a_warning_and_has_what_is_made_for_it(tmp_pat
     assert done.returncode == 0, done.stdout + done.stderr
     pages = {
         "": "Train deep networks on the Spark cluster you already have",  # README.md
-        "contributing": "Where things go",
+        "contributing": "Where things are",
         "changelog": "Added",
         "examples": "rank_search_results.py",
         "reference/commands": "Usage: sparkdl train [OPTIONS]",
