@@ -39,12 +39,12 @@ def check_names(gpus: Sequence[str]) -> None:
         if bool(gpu) != bool(gpus[0]):
             having, lacking = (rank, 0) if gpu else (0, rank)
             raise ConfigError(
-                f"rank {having} has a GPU and rank {lacking} has none, and they cannot exchange tensors; give all tasks"
+                f"rank {having} has a GPU and rank {lacking} has none, so they cannot exchange tensors; give all tasks"
                 " a GPU (spark.task.resource.gpu.amount=1), or none, or lower the number of ranks"
             )
         if gpu and place.setdefault(gpu, rank) != rank:
             raise ConfigError(
-                f"ranks {place[gpu]} and {rank} were given the same GPU, and NCCL takes a GPU for each rank; set"
+                f"ranks {place[gpu]} and {rank} were given the same GPU, but NCCL needs a GPU for each rank; set"
                 " spark.task.resource.gpu.amount to 1, so that tasks share none, and cluster.num_ranks to the number of"
                 " GPUs at most"
             )

@@ -91,7 +91,7 @@ def _gpus_of_host(place: Seat, device: str, ranks: MeetingStore) -> str:
     seen = visible[: len(names)] if visible else [str(number) for number in range(len(names))]
     if torch.cuda.is_initialized() and set(seen) != set(names):
         raise ConfigError(
-            f"this rank's process has used a GPU in an earlier job, and cannot see the GPUs {', '.join(names)}"
-            " instead; restart the Spark application"
+            f"this rank's process has used another GPU in an earlier job, so it cannot see the GPUs {', '.join(names)};"
+            " restart the Spark application"
         )
     return ",".join(names)

@@ -119,7 +119,9 @@ class Decoder:
         self._weights = np.array([prior_weight(each, len(hashes)) if prior is None else prior for each in hashes])
         self._counts = None if counts is None or not any(self._weights) else np.asarray(counts, dtype=np.float64) + 1
         if self._counts is not None and len(set(self._weights)) > 1 and estimator not in ADDITIVE:
-            raise ConfigError(f"{estimator!r} takes one exponent for all repetitions; give `prior`, or no `counts`")
+            raise ConfigError(
+                f"{estimator!r} needs the same exponent for all repetitions; pass `prior`, or no `counts`"
+            )
         self._places: dict[torch.device, torch.Tensor] = {}
         self._priors: dict[torch.device, Prior] = {}
 

@@ -184,8 +184,8 @@ def open_model(folder: Path, input: InputSpec, num_classes: int, *, form: FormCh
     card = ensemble.card
     if (card.width, card.labels.classes) != (input.shape[0], num_classes):
         raise ModelError(
-            f"the ensemble in {folder} is for {card.width} features and {card.labels.classes} classes, and its card"
-            f" says {input.shape[0]} and {num_classes}; the files of two models were mixed"
+            f"the ensemble in {folder} is for {card.width} features and {card.labels.classes} classes, but its card"
+            f" says {input.shape[0]} and {num_classes}: files of two models are mixed; fetch the model again"
         )
     return EnsembleModel(ensemble, input)
 

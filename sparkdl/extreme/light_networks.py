@@ -211,6 +211,6 @@ def _checked(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -
     """Return a tensor after checking its type and shape, because kernels do not check them."""
     if tensor.dtype != dtype or tensor.shape != shape:
         raise ModelError(
-            f"a tensor of the form is {tensor.dtype} of shape {tuple(tensor.shape)}, and not {dtype} of shape {shape}"
+            f"a tensor of the form is {tensor.dtype} of shape {tuple(tensor.shape)}, not {dtype} of shape {shape}"
         )
     return tensor

@@ -205,12 +205,12 @@ def _checked(dataset: Dataset | str | None, settings: Extreme, tracking: Trackin
         what = f"is for {dataset.card.task}" if dataset.input.kind == "sparse" else "is not sparse"
         raise DatasetError(f"{dataset.path} {what}; prepare it with `prepare.sparse: true` and without a `task`")
     if dataset.num_classes < 2:
-        raise ConfigError(f"{dataset.path} has a single class; there is nothing to tell apart")
+        raise ConfigError(f"{dataset.path} has a single class; training needs at least two")
     ranker = settings.ranker
     if isinstance(ranker, LinearRankerOptions) and ranker.label_texts and ranker.label_texts not in dataset.splits:
         raise ConfigError(
-            f"extreme.ranker.label_texts is {ranker.label_texts!r}, and {dataset.path} has the splits "
-            f"{', '.join(dataset.splits)}: prepare the texts of the labels as a split of their own"
+            f"extreme.ranker.label_texts is {ranker.label_texts!r}, but {dataset.path} has the splits "
+            f"{', '.join(dataset.splits)}: prepare the texts of the labels as a separate split"
         )
     figures = [f"{name}_at_{k}" for name in METRICS for k in range(1, min(BEST, dataset.num_classes) + 1)]
     check_gate(tracking, [f"{split}_{figure}" for split in _held_out(dataset, settings) for figure in figures])

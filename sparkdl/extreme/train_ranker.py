@@ -202,7 +202,7 @@ def _run(
         numbers = ", ".join(map(str, sorted(number for pack in lost for number in pack)))
         raise TrainingError(
             f"Spark gave up on the {name} {numbers}; the finished ones are kept in {folder}. Start the job again to"
-            f" do only the others. The first error:\n\n{next(iter(lost.values()))}"
+            f" compute only the missing ones. The first error:\n\n{next(iter(lost.values()))}"
         )
 
 

@@ -112,7 +112,7 @@ def compress(
             log.warning("the form %s is left out: %s", name, reason)
         if not forms:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
-            raise ModelError(f"no form of {checked.uri} was made, and no version registered: {reasons}")
+            raise ModelError(f"no form of {checked.uri} could be made, so no version was registered: {reasons}")
         write_forms(folder, read_forms(checked.folder) | forms)
         original = original_of(checked.uri, tracking)
         measured = {f"{name}_{form.metric}": form.figure for name, form in forms.items()}
@@ -186,10 +186,12 @@ def _checked(
     card = ModelCard.load(folder)
     if card.labels:
         if "int8" not in settings.forms:
-            raise ModelError(f"{uri} is an ensemble for very many classes, of which there is the form int8 alone")
+            raise ModelError(
+                f"{uri} is an ensemble for very many classes, which only has the form int8; add it to compress.forms"
+            )
     elif module := module_of(folder / NETWORK_FILE):
         raise ModelError(
-            f"{uri} is not exported (code of {module} builds its network), and forms are made of exported networks"
+            f"{uri} could not be exported (code of {module} builds its network), but forms need an exported network"
         )
     opened = _opened(dataset or settings.dataset, card, uri)
     return _Checked(uri, folder, card, opened, split_to_measure_by(opened, settings), where)

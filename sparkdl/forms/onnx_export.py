@@ -36,7 +36,7 @@ def export_onnx(network: Network, path: Path, sample: Inputs, rows: Inputs, *, l
         require(package, extra="forms")
     size = sum(tensor.nbytes for tensor in network.tensors)
     if size > _LARGEST:
-        raise ModelError(f"the network's weights have {size:,} bytes, and an ONNX file holds {_LARGEST:,} at most")
+        raise ModelError(f"the network's weights have {size:,} bytes, but an ONNX file can hold at most {_LARGEST:,}")
     names = list(sample) if isinstance(sample, dict) else None
     traced = OnlyTensors(network, names, network.output_names)
     given = tuple(sample.values()) if isinstance(sample, dict) else (sample,)

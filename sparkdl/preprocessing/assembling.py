@@ -93,7 +93,7 @@ def _part(column: Column, name: str) -> NDArray[Any] | SparseVectors:
     try:
         return doubles(column)[:, None]
     except DataError:
-        raise DataError(f"the column {name!r} holds {column.type}, which is no number") from None
+        raise DataError(f"the column {name!r} holds {column.type}, which is not a number") from None
 
 
 def _stacked(parts: Sequence[NDArray[Any]], kind: str) -> NDArray[Any]:

@@ -206,5 +206,5 @@ def _metadata(folder: Path) -> dict[str, Any]:
 def _no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     if len(set(keys)) < len(keys):
-        raise ValueError("it says something twice")
+        raise ValueError("it has a key twice")
     return dict(pairs)

@@ -25,7 +25,7 @@ def vectors_of(columns: dict[str, Column], name: str, width: int | None = None) 
         raise DataError(f"the column {name!r} holds no vectors")
     found = column.width if isinstance(column, SparseVectors) else column.shape[1]
     if width is not None and found != width:
-        raise DataError(f"the vectors of column {name!r} are {found} wide, and the model was trained on {width}")
+        raise DataError(f"the vectors of column {name!r} are {found} wide, but the model was trained on {width}")
     return column
 
 

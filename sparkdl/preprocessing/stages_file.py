@@ -60,8 +60,8 @@ def read_stages(path: Path) -> list[FittedStage]:
         found = json.loads(path.read_bytes())["stages"]
         return [_stage(dict(values)) for values in found]
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
-        told = str(error).splitlines()[0]
-        raise ModelError(f"the preprocessing is damaged: {path} does not say what stages do: {told}") from None
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"the preprocessing is damaged: {path} is not a valid list of stages: {reason}") from None
 
 
 def _stage(values: dict[str, Any]) -> FittedStage:

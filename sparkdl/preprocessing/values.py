@@ -99,7 +99,7 @@ def doubles(column: pa.Array) -> NDArray[np.float64]:
     if pa.types.is_decimal(kind):
         return _doubles_of_decimals(column)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise DataError(f"preprocessing takes numbers, and found a column of {kind}")
+        raise DataError(f"preprocessing needs numbers, but found a column of {kind}")
     if pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
     numbers = column.cast(pa.float64(), safe=False)

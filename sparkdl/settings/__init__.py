@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 OF_A_SEARCH = "run_dir", "resume", "target"
-"""What of ``train`` is for the search to say, or would end a trial before others could be compared with it."""
+"""Keys of ``train`` that cannot be searched: the search sets them, or they would end trials at different times."""
 
 
 class Settings(Section):
@@ -74,7 +74,7 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _prepared_for_training(cls, values: Any) -> Any:
-        """What training reads is what is prepared, where nothing else is said."""
+        """By default, ``train.dataset`` is ``prepare.output``, and the other way round."""
         match values:
             case {"prepare": dict() as prepare, "train": {"dataset": str() as dataset}} if "output" not in prepare:
                 return {**values, "prepare": {**prepare, "output": dataset}}
@@ -86,21 +86,25 @@ class Settings(Section):
             section, _, name = key.partition(".")
             check_key(key, Settings)
             if section not in ("prepare", "train") and key != "cluster.num_ranks":
-                raise ValueError(f"tune.space: {key} cannot be searched; keys of prepare and train can")
+                raise ValueError(
+                    f"tune.space: {key} cannot be searched; only keys of prepare and train, and cluster.num_ranks, can"
+                )
             if key.startswith(("prepare.source", "prepare.output")):
-                raise ValueError(f"tune.space: {key} says where rows are, and all trials use the same rows")
+                raise ValueError(
+                    f"tune.space: {key} cannot be searched, because all trials use the same rows; remove it"
+                )
             if section == "prepare" and self.prepare is None:
                 raise ValueError(
-                    f"tune.space: {key} is searched, and there is no section prepare; add it with its fixed keys"
+                    f"tune.space: {key} is searched, but there is no section prepare; add it with its fixed keys"
                 )
             if section == "train" and name in OF_A_SEARCH:
-                raise ValueError(f"tune.space: {key} is set by the search itself; take it out")
+                raise ValueError(f"tune.space: {key} is set by the search itself; remove it")
         return self
 
     def with_values(self, values: Mapping[str, Any], *, place: str) -> "Settings":
-        """The same settings with other values under these whole keys: first those that stand above others.
+        """The same settings with other values for these whole keys; a key above another one is applied first.
 
-        Raises :class:`ConfigError`, which begins with ``place``, where they do not fit together.
+        Raises :class:`ConfigError`, which begins with ``place``, if the values do not fit together.
         """
         tree = given_values(self)
         for key in sorted(values, key=lambda key: key.count(".")):
@@ -108,7 +112,7 @@ class Settings(Section):
         return Settings.checked(tree, place=place)
 
     def require(self, key: str) -> Any:
-        """The value of a key that a job cannot do without, for example ``prepare.source``.
+        """The value of a key that a job needs, for example ``prepare.source``.
 
         Raises :class:`ConfigError` if the file does not set it.
         """

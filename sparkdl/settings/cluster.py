@@ -57,16 +57,17 @@ class RankLayout(Section):
         sizes = {"tensor": self.tensor, "pipeline": self.pipeline}
         if self.experts > 1 and (others := [f"{axis} is {size}" for axis, size in sizes.items() if size > 1]):
             raise ValueError(
-                f"experts is {self.experts} and {' and '.join(others)}, and ranks that share experts have all other"
-                " layers as a whole; set experts to 1, or the others"
+                f"experts is {self.experts} and {' and '.join(others)}, but ranks that share experts must have all"
+                " other layers completely; set experts to 1, or the others"
             )
         if self.plan and self.tensor == 1:
             raise ValueError(
-                "plan says which layers tensor cuts, and tensor is 1; set it to 2 or more, or leave plan out"
+                "plan lists the layers that tensor parallelism cuts, but tensor is 1; set it to 2 or more, or leave"
+                " plan out"
             )
         if self.pipeline == 1 and self.model_fields_set & {"microbatches", "schedule"}:
             raise ValueError(
-                "microbatches and schedule are of a pipeline; set pipeline to 2 or more, or leave them out"
+                "microbatches and schedule are for a pipeline; set pipeline to 2 or more, or leave them out"
             )
         return self
 
@@ -148,12 +149,12 @@ class Cluster(Section):
     def _of_one_size(self) -> Self:
         if self.layout == "auto":
             if isinstance(self.num_ranks, RankRange):
-                raise ValueError("layout: auto is chosen for one number of ranks; set num_ranks to a number")
+                raise ValueError("layout: auto needs a fixed number of ranks; set num_ranks to a number")
         elif self.layout and "num_ranks" in self.model_fields_set:
             replicas, together = self.layout.replicas, self.layout.ranks_of_replica
             if self.num_ranks != replicas * together:
                 raise ValueError(
-                    f"layout has {replicas} x {together} = {replicas * together} ranks, and num_ranks is"
+                    f"layout has {replicas} x {together} = {replicas * together} ranks, but num_ranks is"
                     f" {self.num_ranks}; leave num_ranks out"
                 )
         return self

@@ -1,7 +1,7 @@
-"""Which options of others a configuration may hand on: those that only say how much, how long or how to read.
+"""The options of Spark and its readers that a configuration file may set: only amounts, times, and how to read.
 
-A file may be a stranger's, and some settings of Spark and Hadoop load classes, open ports, start programs or choose the
-cluster. What a user says on the command line or in Python is the user's own and is handed on as it is.
+A file may come from a stranger, and some settings of Spark and Hadoop load classes, open ports, start programs or
+choose the cluster. Options on the command line or in Python come from the user, and are not restricted.
 """
 
 import re
@@ -42,44 +42,43 @@ _SPARK = """
     sql.execution.arrow.pyspark.fallback.enabled
     ui.enabled ui.showConsoleProgress ui.retainedJobs ui.retainedStages ui.retainedTasks
 """
-"""Settings of the embedded Spark that are amounts, times and switches, by what follows ``spark.`` in their names."""
+"""Harmless settings of the embedded Spark: amounts, times and switches; their names without ``spark.``."""
 
 _FORMATS = FILE_FORMATS | OWN_FORMATS | TABLE_FORMATS
-"""Formats that read what a path or a catalog names. Others take addresses, or are names of classes."""
+"""Formats that only read a path or a table of the catalog. Others connect to addresses, or are names of classes."""
 _READER = re.compile(r"\w+")
-"""Spark's own readers take plain words; what has a dot goes to Hadoop, where some of it names a class to load."""
+"""Options of Spark's own readers are plain words. Options with a dot go to Hadoop, and may name a class to load."""
 
 
 def check_options(tree: dict[str, Any], path: Path) -> None:
-    """Refuse options that a file must not hand on. Runs on the driver.
+    """Refuse options that a file must not set. Runs on the driver.
 
-    ``tree`` is what the file ``path`` says, before it is validated and before the command line is applied. Raises
-    :class:`ConfigError`, which names the option and how it is set on purpose.
+    ``tree`` is the content of the file ``path``, before it is validated and before the command line is applied. Raises
+    :class:`ConfigError`, which names the option and other ways to set it.
     """
     harmless = {f"spark.{name}" for name in _SPARK.split()}
     for option in _options(tree, "cluster"):
         if option not in harmless:
             raise ConfigError(
-                f"{path}: cluster.options: {option!r} is not among the settings of Spark that a file may make; if you"
-                f" want it, say so yourself: cluster.options.{option}=... on the command line, spark-submit --conf"
-                f" {option}=..., SparkSession.builder.config(...) in Python, or Spark's own spark-defaults.conf"
+                f"{path}: cluster.options: {option!r} is not among the settings of Spark that a file may set; if you"
+                f" need it, use cluster.options.{option}=... on the command line, spark-submit --conf {option}=...,"
+                " SparkSession.builder.config(...) in Python, or Spark's own spark-defaults.conf"
             )
     for key in ("prepare.source.format", "score.source.format", "score.format"):
         name = _below(tree, *key.split("."))
         if isinstance(name, str) and name.lower() not in {known.lower() for known in _FORMATS}:
             raise ConfigError(
                 f"{path}: {key}: {name!r} is not among the formats that a file may name;"
-                f" {nearest(name, sorted(_FORMATS))}. Of others, Spark loads what they name: if you want one, say so"
-                f" yourself: {key}={name} on the command line"
+                f" {nearest(name, sorted(_FORMATS))}. Other names may be classes that Spark would load: if you need"
+                f" this one, use {key}={name} on the command line"
             )
     for section in ("prepare", "score"):
         for option in _options(tree, section, "source"):
             if not _READER.fullmatch(option):
                 key = f"{section}.source.options"
                 raise ConfigError(
-                    f"{path}: {key}: {option!r} is a setting of Hadoop, which a file may not make; if you want it, say"
-                    f" so yourself: {key}.{option}=... on the command line, or spark-submit --conf"
-                    f" spark.hadoop.{option}=..."
+                    f"{path}: {key}: {option!r} is a setting of Hadoop, which a file may not set; if you need it, use"
+                    f" {key}.{option}=... on the command line, or spark-submit --conf spark.hadoop.{option}=..."
                 )
 
 

@@ -82,7 +82,7 @@ class Input(Section):
         }
         for key, kinds in fitting.items():
             if getattr(self, key) and kind not in kinds:
-                raise ValueError(f"`{key}` is for {' and '.join(f'`{each}`' for each in kinds)}, and this is `{kind}`")
+                raise ValueError(f"`{key}` is for {' and '.join(f'`{each}`' for each in kinds)}, but this is `{kind}`")
         if kind == "tokens" and bool(self.tokenizer) == bool(self.vocabulary):
             raise ValueError(
                 "`tokens` need either `tokenizer`, the path of a tokenizer.json, or `vocabulary`: how many to learn"
@@ -94,9 +94,11 @@ class Input(Section):
         if kind != "ids" and any(stage.beyond_float32 for stage in self.stages):
             raise ValueError("`hash` makes numbers beyond 2^24, which only `kind: ids` keeps exactly")
         if self.block_length and (self.max_length or self.on_long_rows == "cut"):
-            raise ValueError("`block_length` is of texts of any length; leave out `max_length` and `on_long_rows`")
+            raise ValueError(
+                "with `block_length`, texts may have any length; leave out `max_length` and `on_long_rows`"
+            )
         if self.end_of_text and not self.block_length:
-            raise ValueError("`end_of_text` stands between texts that are cut into blocks; set `block_length`, too")
+            raise ValueError("`end_of_text` is for texts that are cut into blocks; set `block_length`, too")
         if self.on_long_rows == "cut" and self.max_length is None:
             raise ValueError("`on_long_rows: cut` cuts at `max_length`; set that, too")
         return self
@@ -114,9 +116,11 @@ def check_names(inputs: NamedInputs) -> None:
             taken[mask_name(name)] = f"the mask of {name!r}"
     for name in inputs:
         if not is_name(name):
-            raise ValueError(f"`inputs` has {name!r}, which is a word of Python's and no argument of a network")
+            raise ValueError(
+                f"`inputs` has {name!r}, which cannot be the name of an argument in Python; choose another name"
+            )
         if name in taken:
-            raise ValueError(f"`inputs` has {name!r}, which is what {taken[name]} are called; choose another name")
+            raise ValueError(f"`inputs` has {name!r}, which is already the name of {taken[name]}; choose another name")
 
 
 def check_blocks(inputs: NamedInputs, *, of_language: bool) -> None:
@@ -127,7 +131,7 @@ def check_blocks(inputs: NamedInputs, *, of_language: bool) -> None:
     in_blocks = [name for name, each in inputs.items() if each.block_length]
     if of_language and (len(inputs) != 1 or len(in_blocks) != 1):
         raise ValueError(
-            "`task: language_modelling` learns from one of `inputs`, `tokens` with a `block_length`, such as"
+            "`task: language_modelling` needs exactly one of `inputs`, `tokens` with a `block_length`, such as"
             " {input_ids: {column: text, kind: tokens, vocabulary: 8000, block_length: 512}}"
         )
     if in_blocks and not of_language:

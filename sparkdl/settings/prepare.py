@@ -110,7 +110,7 @@ class Prepare(Section):
     def _inputs_or_one(self) -> Self:
         beside = "image", "image_shape", "features", "stages", "sparse", "unit_norm", "qid", "in_place"
         if self.inputs and (named := [f"`{key}`" for key in beside if getattr(self, key)]):
-            raise ValueError(f"`inputs` have names and settings of their own, and do not go with {', '.join(named)}")
+            raise ValueError(f"`inputs` have their own settings, and cannot be combined with {', '.join(named)}")
         check_names(self.inputs)
         check_blocks(self.inputs, of_language=self.task == "language_modelling")
         for name, each in self.inputs.items():
@@ -130,7 +130,7 @@ class Prepare(Section):
         }
         if named := [f"`{key}`" for key, is_set in beside.items() if is_set]:
             raise ValueError(
-                f"`task: language_modelling` learns from the texts alone, in which each token counts alike; leave out"
+                f"`task: language_modelling` learns only from the texts, in which all tokens count alike; leave out"
                 f" {' and '.join(named)}"
             )
         return self
@@ -145,7 +145,7 @@ class Prepare(Section):
             raise ValueError("`sparse` and `unit_norm` are for `features`, not for an `image`")
         if (self.sparse or self.unit_norm) and any(stage.kind == "hash_words" for stage in self.stages):
             raise ValueError(
-                "`hash_words` makes ids of words, which are no quantities: leave out `sparse`, `unit_norm`"
+                "`hash_words` makes ids of words, which are not quantities: leave out `sparse` and `unit_norm`"
             )
         if any(stage.beyond_float32 for stage in self.stages):
             raise ValueError(
@@ -153,15 +153,15 @@ class Prepare(Section):
                 " or a smaller `vocabulary`"
             )
         if self.sparse and self.task == "multi_label":
-            raise ValueError("`sparse` rows with several labels are for `train-extreme`, which asks for no `task`")
+            raise ValueError("`sparse` rows with several labels are for `train-extreme`; leave out `task`")
         if self.sparse and self.weight and self.task is None:
-            raise ValueError("`train-extreme` weighs no rows; set `task`, or leave out `weight`")
+            raise ValueError("`train-extreme` does not support weights; set `task`, or leave out `weight`")
         if self.class_names and self.task in ("regression", "ranking"):
-            raise ValueError(f"`class_names` are for classes, and {self.task} has none")
+            raise ValueError(f"`class_names` are for classes, but {self.task} has none; leave them out")
         if (self.qid is not None) != (self.task == "ranking"):
             raise ValueError("`qid` and `task: ranking` go together: it names the column of the groups to rank within")
         if self.image and self.qid:
-            raise ValueError("ranking takes `features`, and no `image`")
+            raise ValueError("ranking needs `features`, and does not support an `image`")
         if self.qid and self.qid in (self.label, self.weight, *(self.features or ())):
             raise ValueError(f"`qid` is {self.qid!r}, which is the label, the weight or one of the features")
         if self.weight and self.weight in (self.label, *(self.features or ())):
@@ -171,7 +171,7 @@ class Prepare(Section):
         if self.split.stratify and (self.task not in (None, "classification") or (self.sparse and self.task is None)):
             without = self.task or "`train-extreme`, which `sparse` without a `task` is for,"
             raise ValueError(
-                f"`split.stratify` splits the rows of each class separately, and {without} has no class for each row"
+                f"`split.stratify` splits the rows of each class separately, but {without} has no class for each row"
             )
         if self.label in (self.features or ()):
             raise ValueError(f"`features` names the label {self.label!r}; a model would only copy it")
@@ -182,7 +182,9 @@ class Prepare(Section):
         if self.in_place:
             self._check_in_place()
         if self.sparse and self.class_names:
-            raise ValueError("`class_names` are for pictures, and none shows as many classes as `sparse` data has")
+            raise ValueError(
+                "`class_names` are for plots, and `sparse` data has too many classes for these; leave them out"
+            )
         return self
 
     def _check_in_place(self) -> None:
@@ -200,4 +202,4 @@ class Prepare(Section):
         if named := [f"`{key}`" for key, is_set in needs_copy.items() if is_set]:
             raise ValueError(f"`in_place` makes no copy, which {' and '.join(named)} would need; leave one of them out")
         if self.source and self.source.format not in ("parquet", "delta", "table"):
-            raise ValueError(f"`in_place` reads Parquet files where they are, and `source` is {self.source.format}")
+            raise ValueError(f"`in_place` needs Parquet files, but `source` is {self.source.format}")

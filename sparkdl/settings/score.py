@@ -80,23 +80,27 @@ class Score(Section):
     def _can_be_written(self) -> Self:
         if self.mode != "error" and self.format not in {"delta", *TABLE_FORMATS}:
             raise ValueError(
-                f"`mode: {self.mode}` takes a table that adds rows whole or not at all: `format: delta`, or `table`"
-                f" with the table's name; files of {self.format} would be left half written"
+                f"`mode: {self.mode}` needs a table with atomic commits: `format: delta`, or `table` with the table's"
+                f" name; a failure would leave incomplete files of {self.format}"
             )
         if self.mode == "merge" and self.key is None:
-            raise ValueError("`mode: merge` needs `key`, the column by which rows are found again")
+            raise ValueError("`mode: merge` needs `key`, the column that identifies rows")
         return self
 
     @model_validator(mode="after")
     def _can_be_streamed(self) -> Self:
         if not self.stream:
             if self.checkpoint is not None or self.interval is not None:
-                raise ValueError("`checkpoint` and `interval` are for `stream: true`, which scores what is new")
+                raise ValueError("`checkpoint` and `interval` are for `stream: true`, which scores only new rows")
             return self
         if self.checkpoint is None:
-            raise ValueError("`stream: true` needs `checkpoint`, the folder in which it keeps which rows it has scored")
+            raise ValueError(
+                "`stream: true` needs `checkpoint`, the folder in which it records the rows that it has scored"
+            )
         if self.checkpoint == self.output:
             raise ValueError("`checkpoint` and `output` are the same folder; choose one for each")
         if self.split is not None:
-            raise ValueError("`split` picks rows of a table that was prepared, and a stream has new ones; leave it out")
+            raise ValueError(
+                "`split` selects rows of a table that was prepared, but a stream has new rows; leave it out"
+            )
         return self

@@ -110,14 +110,14 @@ class Split(Section):
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
         if self.column and self.time:
-            raise ValueError("give either `column` or `time`: each says which rows are for testing")
+            raise ValueError("set either `column` or `time`, not both: each decides which rows are for testing")
         if len(set(self.names)) < len(self.names):
             raise ValueError("`fractions` names a split that `time` makes")
         if self.stratify and self.group:
             raise ValueError("give either `stratify` or `group`: rows that stay together cannot be drawn one by one")
         for key in ("stratify", "group"):
             if getattr(self, key) and not self.fractions:
-                raise ValueError(f"`{key}` says how `fractions` are drawn; set `fractions`")
+                raise ValueError(f"`{key}` is about how `fractions` are drawn; set `fractions`, too")
         if len(set(self.group)) < len(self.group):
             raise ValueError("`group` names a column twice")
         return self

@@ -63,9 +63,9 @@ class Stage(Section):
     @model_validator(mode="after")
     def _parts_are_of_dates(self) -> Self:
         if {"parts", "since"} & self.model_fields_set and self.kind != "date":
-            raise ValueError(f"`parts` and `since` are for the stage `date`, and this one is `{self.kind}`")
+            raise ValueError(f"`parts` and `since` are for the stage `date`, but this one is `{self.kind}`")
         if "since" in self.model_fields_set and "age" not in self.parts:
-            raise ValueError("`since` is what the part `age` counts from; add `age` to `parts`")
+            raise ValueError("`since` is only for the part `age`; add `age` to `parts`")
         if len(set(self.parts)) < len(self.parts):
             raise ValueError("`parts` names a part twice")
         return self

@@ -54,7 +54,7 @@ class AllReduceOptions(CompressedAveraging):
         if self.shard and (self.compression or self.topology != "ring" or self.measure_noise):
             key = "compression" if self.compression else "measure_noise" if self.measure_noise else "topology"
             raise ValueError(
-                f"with shard, each rank gets only its shard of the summed gradients, and {key} needs the whole"
+                f"with shard, each rank gets only its shard of the summed gradients, but {key} needs the whole"
                 f" gradients on all ranks; leave {key} out, or set shard to null"
             )
         return self
@@ -133,7 +133,7 @@ class DiLoCoOptions(CompressedAveraging):
         if self.compression and self.compression.delays:
             kind = self.compression.model_dump()["kind"]
             raise ValueError(
-                f"compression {kind} has SGD's momentum in it, and the outer optimizer has its own; set compression to"
+                f"compression {kind} includes SGD's momentum, but the outer optimizer has its own; set compression to"
                 " powersgd or int8"
             )
         return self

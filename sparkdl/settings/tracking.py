@@ -15,18 +15,18 @@ def _model_name(name: str) -> str:
     if not name:
         return name  # as without one: nothing is registered
     if not name.strip() or "/" in name or ":" in name or name == "." or name.startswith(".."):
-        raise ValueError(f"MLflow takes no model name {name!r}: it must be a plain name without '/' and ':'")
+        raise ValueError(f"the model name {name!r} is not valid in MLflow: it must be a plain name without '/' and ':'")
     if "'" in name and '"' in name:
-        raise ValueError(f"MLflow cannot find a model named {name!r}: leave out one kind of quotes")
+        raise ValueError(f"a model named {name!r} cannot be found in MLflow: use only one kind of quotes")
     return name
 
 
 def _alias(name: str) -> str:
     """What MLflow takes as an alias."""
     if not re.fullmatch(r"[\w-]{1,255}", name):
-        raise ValueError(f"MLflow takes no alias {name!r}: it may have letters, digits, '_' and '-'")
+        raise ValueError(f"the alias {name!r} is not valid in MLflow: it may have letters, digits, '_' and '-'")
     if re.fullmatch(r"(?i)latest|v\d+", name):
-        raise ValueError(f"MLflow keeps the alias {name!r} for itself; choose another word")
+        raise ValueError(f"the alias {name!r} is reserved by MLflow; choose another one")
     return name
 
 

@@ -52,7 +52,7 @@ def check_conflicts(train: "Train") -> None:
 def _check_epochs(train: "Train") -> None:
     if isinstance(train.strategy, PostLocalSGDOptions) and train.strategy.after_epochs >= train.epochs:
         raise ValueError(
-            f"strategy.after_epochs is {train.strategy.after_epochs}, and epochs {train.epochs}: ranks would never"
+            f"strategy.after_epochs is {train.strategy.after_epochs} and epochs is {train.epochs}: ranks would never"
             " step alone; lower it, or set strategy to allreduce"
         )
     if isinstance(train.strategy, RoundsOptions):
@@ -66,7 +66,7 @@ def _check_epochs(train: "Train") -> None:
 
 def _check_outputs(train: "Train") -> None:
     if taken := [name for name in train.outputs if name in _PREDICTION_COLUMNS]:
-        raise ValueError(f"outputs has {taken[0]!r}, which is a column of predictions; give the output another name")
+        raise ValueError(f"outputs has {taken[0]!r}, which is the name of a column of predictions; rename the output")
     if len(set(train.outputs)) < len(train.outputs):
         raise ValueError("outputs names an output twice")
 
@@ -74,13 +74,13 @@ def _check_outputs(train: "Train") -> None:
 def _check_adapters(train: "Train") -> None:
     if train.adapters and train.start_from:
         raise ValueError(
-            "adapters are added to the weights that model and model_options build again in every attempt of a run,"
-            " and start_from would replace these weights; leave one of them out"
+            "adapters are added to the weights that model and model_options build in every attempt of a run, but"
+            " start_from would replace these weights; leave one of them out"
         )
     if train.adapters and isinstance(train.strategy, ISTOptions | ResISTOptions):
         raise ValueError(
-            f"adapters are for networks that ranks have whole, and strategy {train.strategy.model_dump()['kind']}"
-            " deals their neurons or blocks; set strategy to allreduce"
+            f"adapters need the whole network on each rank, but strategy {train.strategy.model_dump()['kind']}"
+            " assigns neurons or blocks to ranks; set strategy to allreduce"
         )
 
 
@@ -93,22 +93,22 @@ def _check_pruning(train: "Train") -> None:
     kind = train.strategy.model_dump()["kind"]
     if train.narrower and isinstance(train.strategy, ISTOptions | ResISTOptions):
         raise ValueError(
-            f"strategy {kind} cuts the network by itself, and pruning another way; set strategy to allreduce"
+            f"strategy {kind} cuts the network in its own way, which does not fit pruning; set strategy to allreduce"
         )
     if train.sparser is None:
         return
     if not isinstance(train.strategy, AllReduceOptions):
         raise ValueError(
-            f"pruning magnitude is for replicas that are equal after each step, and with strategy {kind} they would"
-            " choose other weights each; set strategy to allreduce"
+            f"pruning magnitude needs replicas that are equal after each step, but with strategy {kind} each would"
+            " choose other weights; set strategy to allreduce"
         )
     if train.adapters:
         raise ValueError(
-            "pruning magnitude would prune the adapters, and not the weights beside them; leave one of them out"
+            "pruning magnitude would prune the adapters instead of the network's weights; leave one of them out"
         )
     if train.sparser.end_epoch >= train.epochs:
         raise ValueError(
-            f"pruning.end_epoch is {train.sparser.end_epoch}, and epochs {train.epochs}: the remaining weights"
+            f"pruning.end_epoch is {train.sparser.end_epoch} and epochs is {train.epochs}: the remaining weights"
             " would not be trained afterwards; lower it"
         )
 
@@ -128,14 +128,14 @@ def _check_gradient_noise(train: "Train") -> None:
         kind = train.strategy.model_dump()["kind"]
         raise ValueError(
             "gradient_noise adds the noise that the mean gradient of all ranks lacks; with strategy"
-            f" {kind} ranks step by other gradients, which have more noise anyway; set strategy to allreduce"
+            f" {kind}, ranks use other gradients, which have more noise anyway; set strategy to allreduce"
         )
     if train.strategy.compression:
         raise ValueError(
             "gradient_noise has the right strength only without compression; set strategy.compression to null"
         )
     if train.strategy.measure_noise:
-        raise ValueError("strategy.measure_noise would measure what gradient_noise adds as well; leave one of them out")
+        raise ValueError("strategy.measure_noise would also measure the noise of gradient_noise; leave one of them out")
 
 
 def _check_parts(train: "Train") -> None:
@@ -144,10 +144,12 @@ def _check_parts(train: "Train") -> None:
         return
     off = f"set {key} to {'false' if key == 'strategy.sharded' else 'null'}"
     if train.start_from:
-        raise ValueError(f"start_from reads a whole network, which no rank has with {key}; leave it out, or {off}")
+        raise ValueError(
+            f"start_from needs a rank that has the whole network, but with {key} none has; leave it out, or {off}"
+        )
     if train.outputs:
         raise ValueError(
-            f"outputs need a rank that has the whole network, and with {key} none has; leave them out, or {off}"
+            f"outputs need a rank that has the whole network, but with {key} none has; leave them out, or {off}"
         )
     if train.precision == "float16":
         raise ValueError(f"{key} computes in bfloat16 or float32; set precision to one of them")
@@ -157,12 +159,10 @@ def _check_parts(train: "Train") -> None:
 
 def _check_shards(train: "Train", off: str) -> None:
     whole = {
-        "adapters": "adapters are beside weights that stay as they are, and shards are of weights that are trained",
-        "pruning": "pruning chooses among the weights of the whole network, of which a rank has its shard",
-        "gradient_noise": "gradient_noise is laid under the gradients of the whole network, of which a rank has its"
-        " shard",
-        "compile": "compile is for a network whose weights stay where they are, and shards come together layer by"
-        " layer",
+        "adapters": "adapters are for frozen weights, but shards are of trained weights",
+        "pruning": "pruning needs the weights of the whole network, of which a rank only has a shard",
+        "gradient_noise": "gradient_noise needs the gradients of the whole network, of which a rank only has a shard",
+        "compile": "compile needs weights that stay in place, but shards are gathered layer by layer",
     }
     for name, reason in whole.items():
         if getattr(train, name):
@@ -173,8 +173,8 @@ def _check_hogwild(train: "Train") -> None:
     plain = train.optimizer == "sgd" and not train.optimizer_options.get("momentum")
     if isinstance(train.strategy, HogwildOptions) and not plain:
         raise ValueError(
-            "with strategy hogwild ranks share weights and nothing else, and the moments of one rank's optimizer"
-            " would not know the steps of the others; set optimizer to sgd without momentum"
+            "with strategy hogwild, ranks share only weights, so the moments of a rank's optimizer would ignore the"
+            " steps of other ranks; set optimizer to sgd without momentum"
         )
 
 
@@ -190,7 +190,7 @@ def _check_asynchronous(train: "Train") -> None:
     given = train.model_fields_set & {"optimizer", "optimizer_options"}
     if isinstance(train.strategy, DownpourOptions) and given and "rule" not in train.strategy.model_fields_set:
         raise ValueError(
-            f"strategy {kind}: servers step by strategy.rule, and have no {train.optimizer}; set strategy to {{kind:"
+            f"strategy {kind}: servers step by strategy.rule, not by {train.optimizer}; set strategy to {{kind:"
             " downpour, rule: adagrad} (or sgd, or dynsgd), or leave optimizer out"
         )
 
@@ -198,7 +198,7 @@ def _check_asynchronous(train: "Train") -> None:
 def _check_sandblaster(train: "Train") -> None:
     if isinstance(train.strategy, SandblasterOptions) and (train.optimizer != "adamw" or train.clip_norm is not None):
         raise ValueError(
-            "strategy sandblaster is L-BFGS, which finds direction and rate by itself; leave optimizer and"
+            "strategy sandblaster is L-BFGS, which chooses direction and step size itself; leave optimizer and"
             " clip_norm out, or set strategy to downpour"
         )
 
@@ -215,6 +215,6 @@ def _check_compression(train: "Train") -> None:
         )
     if chosen.delays and (train.optimizer in _WITH_MOMENTUM or train.optimizer_options.get("momentum")):
         raise ValueError(
-            f"{kind} sends most of a gradient late, and an optimizer with momentum would repeat it; set optimizer"
+            f"{kind} sends most of a gradient late, so an optimizer's momentum would apply it again; set optimizer"
             " to sgd without momentum: the compression has its own"
         )

@@ -94,7 +94,7 @@ class SearchedRange(Section):
         if low > high:
             raise ValueError(f"the range is empty: it begins at {low:g} and ends at {high:g}")
         if self.is_log and low <= 0:
-            raise ValueError(f"orders of magnitude begin above zero, and this range at {low:g}; set `linear`")
+            raise ValueError(f"a logarithmic range must begin above zero, but this one begins at {low:g}; use `linear`")
         if self.step is not None and (self.is_log or (self.is_whole and self.step != int(self.step))):
             raise ValueError("`step` is for `linear`, and as a whole number for `whole`")
         return self
@@ -235,9 +235,9 @@ class Tune(Section):
                 continue
             low, high = searched.ends
             if searched.is_log or (searched.step is None and not searched.is_whole):
-                raise ValueError(f"sampler grid tries all values, and space.{key} has too many; write them as a list")
+                raise ValueError(f"sampler grid tries all values, but space.{key} has too many; write them as a list")
             if (high - low) / (searched.step or 1) > SOME_VALUES:
-                raise ValueError(f"sampler grid tries all values, and space.{key} has too many; give it a `step`")
+                raise ValueError(f"sampler grid tries all values, but space.{key} has too many; set `step`")
         return self
 
     @model_validator(mode="after")
@@ -248,7 +248,7 @@ class Tune(Section):
             return self
         for key, given in {"stopping": self.stopping, "population": self.population}.items():
             if given:
-                raise ValueError(f"{key} compares trials by one figure, and figures has {len(self.figures)}")
+                raise ValueError(f"{key} compares trials by one figure, but figures has {len(self.figures)}")
         if self.sampler == "cmaes":
             raise ValueError("sampler cmaes optimises a single figure; set it to tpe, random, grid or gp")
         return self
@@ -258,7 +258,7 @@ class Tune(Section):
         if self.population is None:
             return self
         if self.stopping:
-            raise ValueError("population replaces the worst trials, and stopping ends them; leave one of them out")
+            raise ValueError("population replaces the worst trials, but stopping ends them; leave one of them out")
         if self.trials not in (None, self.population.size):
             raise ValueError("with a population, the number of trials is population.size; leave trials out")
         for key in self.space:
@@ -273,10 +273,10 @@ class Tune(Section):
     def _stopping_by_epochs(self) -> Self:
         if (self.stopping or self.population) and "train.epochs" in self.space:
             key = "stopping" if self.stopping else "population"
-            raise ValueError(f"{key} compares trials of as many epochs; take train.epochs out of space")
+            raise ValueError(f"{key} compares trials with the same number of epochs; remove train.epochs from space")
         if self.figures and self.figures[0] in OF_RUNS and (self.stopping or self.population):
             raise ValueError(
-                f"figures: after some epochs, {self.figures[0]} does not say how good a trial will be; leave out"
+                f"figures: after some epochs, {self.figures[0]} does not show how good a trial will be; leave out"
                 " stopping and population"
             )
         return self

@@ -206,7 +206,7 @@ class Journal:
                 try:
                     entry = Entry(**json.loads(line))
                 except (ValueError, TypeError):
-                    log.warning("%s is torn after %d bytes; what follows is lost", self.folder / ENTRIES, whole)
+                    log.warning("%s is torn after %d bytes; later records are lost", self.folder / ENTRIES, whole)
                     break
                 whole += len(line)
                 if entry.kind == "end" and entry.content.get("opened_as") == self.header.get("opened_as"):
@@ -226,7 +226,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     except ValueError as error:  # invalid JSON or encoding
         raise _damaged(path, str(error)) from None
     if not isinstance(header, dict) or not isinstance(header.get("delivered"), int) or "opened_as" not in header:
-        raise _damaged(path, "it does not say whose the records are and how many were delivered")
+        raise _damaged(path, "it lacks the run of the records, or how many were delivered")
     return header
 
 

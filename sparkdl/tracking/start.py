@@ -86,7 +86,7 @@ def _open(settings: Tracking, params: Mapping[str, Any], tags: dict[str, str], r
     except TrackingError as error:
         if not settings.offline or isinstance(error, NoSuchRunError):
             raise
-        log.warning("%s; until then everything is kept in %s, and `sparkdl sync` delivers it", error, spool)
+        log.warning("%s; until then all records are kept in %s, and `sparkdl sync` delivers them", error, spool)
         client = None
     if resume:
         folder = _journal_of(spool, resume)

@@ -79,8 +79,8 @@ def surroundings(settings: Tracking) -> Surroundings:
     same = _place(ours) == _place(theirs)
     if active and not same:
         log.warning(
-            "the run %s is open in %s, and this run is recorded in %s, where it has no parent; set tracking.uri to the"
-            " first to nest it",
+            "the run %s is open in %s, but this run is recorded in %s, where it has no parent; to nest it, set"
+            " tracking.uri to the first",
             active.info.run_id,
             without_credentials(theirs),
             without_credentials(ours),

@@ -196,7 +196,7 @@ def _growth(spark: SparkSession, size: int, cluster: Cluster) -> Iterator[thread
     def look() -> None:
         while not ended.wait(GROWTH_SECONDS):
             if (count_ranks(spark, cluster.resources) or 0) > size:
-                log.info("slots have come back: ranks write a checkpoint, and more of them go on")
+                log.info("more slots are free: ranks write a checkpoint, and the run continues with more of them")
                 stop.set()
                 return
 

@@ -60,8 +60,8 @@ def build_hollow_model(dataset: Dataset, settings: Train) -> nn.Module:
     """The network without weights, for strategies that split it over ranks. Raises :class:`ModelError`."""
     if inputs := dataset.card.inputs:
         raise ModelError(
-            f"train.strategy keeps the network in parts, which are those of a plain stack of layers, and the inputs"
-            f" {', '.join(inputs)} have names: leave out `sharded`, or prepare with `features` in place of `inputs`"
+            f"train.strategy keeps parts of the network on ranks, which needs a plain stack of layers, but the inputs"
+            f" {', '.join(inputs)} have names: leave out `sharded`, or prepare with `features` instead of `inputs`"
         )
     return build_without_weights(settings.model, **build_arguments(dataset, settings))
 

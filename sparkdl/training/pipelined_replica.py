@@ -56,7 +56,7 @@ def make_replica(
     if isinstance(plan, PipelinePlan | GridPlan):
         return PipelinedReplica(model, settings, task, groups, device, plan)
     if not isinstance(groups.replica, TorchCommunicator):
-        raise TypeError("parts of layers exchange by PyTorch, and need the torch backend")
+        raise TypeError("tensor parallelism communicates by PyTorch, and needs the torch backend")
     part = TensorParallel(model, plan, groups.replica)
     return Replica(part.model, settings, task, groups, device, part)
 
@@ -78,7 +78,7 @@ class PipelinedReplica(Replica):
         from sparkdl.layouts.pipeline_parallel import PipelineParallel
 
         if not isinstance(groups.replica, TorchCommunicator):
-            raise TypeError("stages exchange by PyTorch, and need the torch backend")
+            raise TypeError("pipeline stages communicate by PyTorch, and need the torch backend")
         context = partial(autocast, settings, device)
         if isinstance(plan, GridPlan):
             self._stages: PipelineParallel = GridParallel(model, plan, groups.replica, context)

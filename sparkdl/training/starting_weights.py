@@ -55,8 +55,8 @@ def _pruned_weights(
     if unlike := [name for name, weight in ours.items() if not _same_shape(theirs, name, weight)]:
         found = f"has it with shape {tuple(theirs[unlike[0]].shape)}" if unlike[0] in theirs else "has none"
         raise ModelError(
-            f"train.pruning takes neurons out of {uri}, which has to be the network that train.model and model_options"
-            f" build: that has {unlike[0]!r} with shape {tuple(ours[unlike[0]].shape)}, and the model {found}"
+            f"train.pruning removes neurons of {uri}, which must be the network that train.model and model_options"
+            f" build: that has {unlike[0]!r} with shape {tuple(ours[unlike[0]].shape)}, but the model {found}"
         )
     load_full_state(whole, {name: theirs[name] for name in ours})
     prune_neurons(whole, some_rows(dataset), settings.narrower.keep)

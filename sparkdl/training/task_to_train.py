@@ -35,13 +35,17 @@ def task_to_train(card: Card, settings: Train) -> Task:
     """
     usual = create_task(card)
     if settings.standardise_labels is not None and usual.name != "regression":
-        raise ConfigError(f"train.standardise_labels is for regression, and the dataset for {usual.name}; leave it out")
+        raise ConfigError(
+            f"train.standardise_labels is for regression, but the dataset is for {usual.name}; leave it out"
+        )
     if settings.class_weights and usual.name != "classification":
-        raise ConfigError(f"train.class_weights is for classification, and the dataset for {usual.name}; leave it out")
+        raise ConfigError(
+            f"train.class_weights is for classification, but the dataset is for {usual.name}; leave it out"
+        )
     if settings.outputs and usual.name == "language_modelling":
         raise ConfigError(
-            "train.outputs are of a row, and the rows of language modelling are blocks of texts, which scoring cuts in"
-            " other places; leave them out"
+            "train.outputs are per row, but the rows of language modelling are blocks of texts, which scoring cuts at"
+            " other positions; leave them out"
         )
     loss = find_loss(settings.loss or usual.loss)
     if card.label_scale is not None:

@@ -64,11 +64,11 @@ def traced_or_named(
             reference = refer(settings.model, build_arguments(dataset, settings))
         except ModelError as unnamed:
             raise ModelError(
-                f"{error}. Nor can the model be kept by the name of the code that builds it: {unnamed}"
+                f"{error}. Nor can the model be stored with the name of the code that builds it: {unnamed}"
             ) from error
         log.warning(
-            "%s. So the registered model will hold weights and the name %s: whoever scores with it has to have that"
-            " package and to name it in score.trusted_modules",
+            "%s. So the registered model will contain weights and the name %s: to score with it, that package must be"
+            " installed and listed in score.trusted_modules",
             error,
             reference.model,
         )

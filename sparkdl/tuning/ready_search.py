@@ -43,10 +43,10 @@ def ready_search(settings: Settings, dataset: Dataset | str | None, spark: Spark
     prepares = [key for key in settings.tune.space if key.startswith("prepare.")]
     if prepares and (dataset is not None or settings.train.dataset is not None):
         raise ConfigError(
-            f"tune.space: {prepares[0]} is searched, and train.dataset is prepared already; leave one of them out"
+            f"tune.space: {prepares[0]} is searched, but train.dataset is already prepared; leave one of them out"
         )
     if settings.train.teacher:
-        raise ConfigError("train.teacher answers for one dataset and run; leave it out of a search")
+        raise ConfigError("train.teacher computes logits for one dataset and run; leave it out of a search")
     values = fitting_values(settings)
     _check_synchronous(settings)
     spark = spark or get_session(settings.cluster)
@@ -78,8 +78,8 @@ def _check_synchronous(settings: Settings) -> None:
     for each in tried:
         if isinstance(each.train.strategy, AsynchronousOptions):
             raise ConfigError(
-                f"tune.{key} ends or pauses trials after some epochs, and ranks under train.strategy"
-                f" {each.train.strategy.kind} end theirs at different times; leave one of them out"
+                f"tune.{key} ends or pauses trials after some epochs, but with train.strategy"
+                f" {each.train.strategy.kind} workers end their epochs at different times; leave one of them out"
             )
 
 

@@ -228,8 +228,8 @@ class Search:
             self._idle_since = time.monotonic()
         elif time.monotonic() - self._idle_since > self.settings.cluster.slot_timeout:
             raise NotEnoughSlotsError(
-                f"trials take {self._width(None)} slots each, and the cluster has had {self._slots()} for"
-                f" {self.settings.cluster.slot_timeout:g} s; the search goes on with tune.resume when it has more"
+                f"trials take {self._width(None)} slots each, but the cluster has had {self._slots()} for"
+                f" {self.settings.cluster.slot_timeout:g} s; continue the search with tune.resume when it has more"
             )
 
     def _ended(self, event: _Ended) -> None:

@@ -169,7 +169,7 @@ def _with_the_best(
     """Write the best settings to a file, and train with them as ``tune.refit`` says."""
     refit, best = ready.settings.tune.refit, best_records(records, ready.figures)
     if not best:
-        raise TrainingError(f"none of {len(records)} trials has come to a {ready.figures[0]}; the log says why")
+        raise TrainingError(f"none of {len(records)} trials has reached a {ready.figures[0]}; the log has the reasons")
     chosen = ready.datasets.settings_with(best[0].values, place="the best settings")
     text = settings_text(chosen)
     place = join(folder, "best.yaml")

@@ -87,4 +87,4 @@ def test_a_run_goes_on_with_the_ranks_that_are_left_and_grows_back(bench: Scenar
     log = log_of(bench, "elastic")
     assert_nothing_was_lost(verdict, log)
     assert "going on with 1 ranks instead of 2" in log
-    assert "slots have come back" in log
+    assert "more slots are free" in log

@@ -305,9 +305,9 @@ def test_settings_of_inputs_that_do_not_go_together_are_refused() -> None:
 
     one = {"column": "a"}
     for keys, error in [
-        ({"inputs": {"a": one}, "features": ["b"]}, "`inputs` have names .*`features`"),
+        ({"inputs": {"a": one}, "features": ["b"]}, "`inputs` have their own settings .*`features`"),
         ({"inputs": {"a": one}, "in_place": True}, "`in_place`"),
-        ({"inputs": {"lambda": one}}, "'lambda', which is a word of Python's"),
+        ({"inputs": {"lambda": one}}, "'lambda', which cannot be the name of an argument"),
         ({"inputs": {"label": one}}, "'label', which is what the labels are called"),
         ({"inputs": {"a": {"column": "a", "kind": "sequence"}, "a_mask": one}}, "the mask of 'a'"),
         ({"inputs": {"a": {"column": "label"}}}, "the label or the weight"),

@@ -172,9 +172,9 @@ def test_two_ranks_that_share_experts_train_what_one_rank_trains_which_goes_on_w
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"strategy": {"kind": "local_sgd"}}, r"cluster\.layout\.experts is for strategy allreduce"),
-        ({"precision": "float16"}, r"with train\.precision float16 a rank skips steps"),
-        ({"optimizer": "lamb"}, r"train\.optimizer lamb measures whole layers, and cluster\.layout\.experts"),
+        ({"strategy": {"kind": "local_sgd"}}, r"cluster\.layout\.experts needs strategy allreduce"),
+        ({"precision": "float16"}, r"with train\.precision float16, a rank skips steps"),
+        ({"optimizer": "lamb"}, r"train\.optimizer lamb needs the norms of whole layers, but cluster\.layout\.experts"),
         ({}, r"cluster\.layout\.experts deals out the experts of .*, and the network has no such layer"),
         (
             {"model": "mixture_of_experts", "model_options": {"experts": 1, "top": 1}},
@@ -193,16 +193,16 @@ def test_what_dealt_experts_cannot_do_is_refused_before_anything_starts(fit, tmp
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"strategy": {"kind": "local_sgd"}}, r"for strategy allreduce, and train\.strategy is local_sgd"),
+        ({"strategy": {"kind": "local_sgd"}}, r"strategy allreduce, but train\.strategy is local_sgd"),
         (
             {"optimizer": "adagrad", "strategy": {"kind": "downpour", "rule": "adagrad"}},
-            r"for strategy allreduce, and train\.strategy is downpour",
+            r"strategy allreduce, but train\.strategy is downpour",
         ),
-        ({"strategy": {"kind": "allreduce", "shard": "all"}}, r"train\.strategy\.shard is of replicas"),
+        ({"strategy": {"kind": "allreduce", "shard": "all"}}, r"train\.strategy\.shard needs ranks"),
         ({"strategy": {"kind": "allreduce", "compression": "powersgd"}}, r"compression powersgd is of whole layers"),
-        ({"precision": "float16"}, r"with train\.precision float16 a rank skips steps"),
+        ({"precision": "float16"}, r"with train\.precision float16, a rank skips steps"),
         ({"compile": True}, r"train\.compile: compile is for a network that one rank computes"),
-        ({"optimizer": "lamb"}, r"train\.optimizer lamb measures whole layers"),
+        ({"optimizer": "lamb"}, r"train\.optimizer lamb needs the norms of whole layers"),
         ({"model_options": {"hidden": []}}, "the network has nothing to cut"),
     ],
 )
@@ -215,7 +215,7 @@ def test_what_a_shared_replica_cannot_do_is_refused_before_anything_starts(fit, 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"strategy": {"kind": "local_sgd"}}, r"cluster\.layout\.pipeline is for strategy allreduce"),
+        ({"strategy": {"kind": "local_sgd"}}, r"cluster\.layout\.pipeline needs strategy allreduce"),
         ({"compile": True}, r"train\.compile: compile is for a network that one rank computes"),
         (
             {"model_options": {"hidden": []}},

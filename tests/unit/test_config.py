@@ -138,7 +138,7 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         (
             "train: {optimizer: sgd, strategy: {kind: allreduce, compression: topk}}",
             ["train.optimizer_options.momentum=0.9"],
-            ["strategy.compression topk", "momentum would repeat it", "sgd without momentum"],
+            ["strategy.compression topk", "momentum would apply it again", "sgd without momentum"],
         ),
         (
             "train: {strategy: {kind: allreduce, compression: demo}}",
@@ -148,12 +148,12 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         (
             "train: {strategy: {kind: diloco, compression: demo}}",
             [],
-            ["compression demo has SGD's momentum in it", "powersgd or int8"],
+            ["compression demo includes SGD's momentum", "powersgd or int8"],
         ),
         (
             "train: {optimizer: adam, strategy: downpour}",
             [],
-            ["strategy downpour", "servers step by strategy.rule, and have no adam", "rule: adagrad}"],
+            ["strategy downpour", "servers step by strategy.rule, not by adam", "rule: adagrad}"],
         ),
         (
             "train: {strategy: {kind: downpour, rule: adam}}",
@@ -174,7 +174,7 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         (
             "train: {start_from: 'models:/m/1', strategy: {kind: ist, sharded: true}}",
             [],
-            ["start_from reads a whole network", "set strategy.sharded to false"],
+            ["start_from needs a rank that has the whole network", "set strategy.sharded to false"],
         ),
         (
             "train: {precision: float16, strategy: {kind: ist, sharded: true}}",
@@ -195,12 +195,12 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         (
             "train: {compile: true, strategy: {kind: allreduce, shard: all}}",
             [],
-            ["shards come together layer by layer", "leave compile out, or set strategy.shard to null"],
+            ["shards are gathered layer by layer", "leave compile out, or set strategy.shard to null"],
         ),
         (
             "train: {start_from: 'models:/m/1', strategy: {kind: allreduce, shard: all}}",
             [],
-            ["start_from reads a whole network", "set strategy.shard to null"],
+            ["start_from needs a rank that has the whole network", "set strategy.shard to null"],
         ),
         ("train: {epochs: many}", [], ["train.epochs", "integer", "'many'"]),
         ("train: {epochs: 0}", [], ["train.epochs", "greater than 0"]),
@@ -223,18 +223,18 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("score: {format: com.stranger.Source}", [], ["score.format: 'com.stranger.Source'"]),
         ("prepare: {output: x, source: {format: csv}}", [], ["`path` is missing: csv is read from somewhere"]),
         ("prepare: {output: x}", ["prepare.source.format=a/b"], ["prepare.source.format", "the name of a format"]),
-        ("score: {mode: append}", [], ["files of parquet would be left half written"]),
+        ("score: {mode: append}", [], ["a failure would leave incomplete files of parquet"]),
         ("score: {mode: merge, format: delta}", [], ["`mode: merge` needs `key`"]),
         ("score: {stream: true}", [], ["`stream: true` needs `checkpoint`"]),
         ("score: {stream: true, checkpoint: /a, output: /a}", [], ["are the same folder"]),
-        ("score: {stream: true, checkpoint: /a, split: test}", [], ["a stream has new ones; leave it out"]),
+        ("score: {stream: true, checkpoint: /a, split: test}", [], ["a stream has new rows; leave it out"]),
         ("score: {checkpoint: /a}", [], ["are for `stream: true`"]),
         ("score: {stream: true, checkpoint: /a, interval: 0}", [], ["score.interval", "greater than 0"]),
         ("prepare: {output: x, image: a, stages: [{kind: index, columns: [b]}]}", [], ["inside the network"]),
         ("tracking: {register_as: a/b}", [], ["tracking.register_as", "'a/b'", "without '/' and ':'"]),
         ("tracking: {register_as: ' '}", [], ["tracking.register_as"]),
-        ("tracking: {alias: Latest}", [], ["tracking.alias", "'Latest' for itself"]),
-        ("tracking: {alias: v1}", [], ["tracking.alias", "'v1' for itself"]),
+        ("tracking: {alias: Latest}", [], ["tracking.alias", "'Latest' is reserved by MLflow"]),
+        ("tracking: {alias: v1}", [], ["tracking.alias", "'v1' is reserved by MLflow"]),
         ("tracking: {alias: the best}", [], ["tracking.alias", "'the best'", "letters, digits"]),
         ("tracking: {gate: {minimum: 0.9, maximum: 0.1}}", [], ["tracking.gate", "`minimum`", "`maximum`, not both"]),
         ("tracking: {gate: {minimum: .nan}}", [], ["tracking.gate.minimum", "finite"]),

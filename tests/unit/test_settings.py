@@ -54,45 +54,45 @@ TEXTS = texts()
         (Prepare, {"output": "d", "features": ["age", "label"]}, "names the label 'label'; a model would only copy it"),
         (Prepare, {"output": "d", "features": ["age", "fare", "age"]}, "names a column twice"),
         (Prepare, {"output": "d", "class_names": {0: "cat", 1: "cat"}}, "two classes the same name"),
-        (Prepare, {"output": "d", "class_names": {0: "cat"}, "sparse": True}, "`class_names` are for pictures"),
+        (Prepare, {"output": "d", "class_names": {0: "cat"}, "sparse": True}, "`class_names` are for plots"),
         (
             Prepare,
             {"output": "d", "task": "language_modelling"},
-            "learns from one of `inputs`, `tokens` with a `block_",
+            "needs exactly one of `inputs`, `tokens` with a `block_",
         ),
-        (Prepare, TEXTS | {"label": "text"}, "learns from the texts alone.*; leave out `label`"),
+        (Prepare, TEXTS | {"label": "text"}, "learns only from the texts.*; leave out `label`"),
         (
             Prepare,
             TEXTS | {"weight": "w", "class_names": {0: "a"}, "split": {"stratify": True, "fractions": {"test": 0.5}}},
             "leave out `weight` and `class_names` and `split.stratify`",
         ),
-        (Prepare, TEXTS | {"qid": "q"}, "do not go with `qid`"),
+        (Prepare, TEXTS | {"qid": "q"}, "cannot be combined with `qid`"),
         (Prepare, TEXTS | {"task": "classification"}, "inputs.words.block_length` is for `task: language_modelling`"),
-        (Prepare, texts(max_length=9), "`block_length` is of texts of any length; leave out `max_length`"),
-        (Prepare, texts(block_length=None), "learns from one of `inputs`, `tokens` with a `block_length`"),
+        (Prepare, texts(max_length=9), "with `block_length`, texts may have any length; leave out `max_length`"),
+        (Prepare, texts(block_length=None), "needs exactly one of `inputs`, `tokens` with a `block_length`"),
         (Prepare, texts(block_length=1), "greater than or equal to 2"),
         (
             Prepare,
             TEXTS | {"inputs": TEXTS["inputs"] | {"more": {"column": "other"}}},
-            "learns from one of `inputs`, `tokens` with a `block_length`",
+            "needs exactly one of `inputs`, `tokens` with a `block_length`",
         ),
         (Prepare, {"output": "d", "task": "ranking"}, "`qid` and `task: ranking` go together"),
         (Prepare, {"output": "d", "qid": "query", "sparse": True}, "`qid` and `task: ranking` go together"),
         (
             Prepare,
             {"output": "d", "task": "ranking", "qid": "q", "image": "i"},
-            "ranking takes `features`, and no `image`",
+            "ranking needs `features`, and does not support an `image`",
         ),
         (
             Prepare,
             {"output": "d", "task": "ranking", "qid": "q", "weight": "q"},
             "which is the label, the weight or one of",
         ),
-        (Prepare, {"output": "d", "task": "ranking", "qid": "q", "class_names": {0: "cat"}}, "and ranking has none"),
+        (Prepare, {"output": "d", "task": "ranking", "qid": "q", "class_names": {0: "cat"}}, "but ranking has none"),
         (Split, {"fractions": {"train": 0.2}}, "`train` is not among the fractions"),
         (Split, {"stratify": True, "group": ["id"]}, "either `stratify` or `group`"),
-        (Split, {"stratify": True, "column": "part"}, "`stratify` says how `fractions` are drawn"),
-        (Split, {"group": ["id"], "fractions": {}}, "`group` says how `fractions` are drawn"),
+        (Split, {"stratify": True, "column": "part"}, "`stratify` is about how `fractions` are drawn"),
+        (Split, {"group": ["id"], "fractions": {}}, "`group` is about how `fractions` are drawn"),
         (Split, {"group": ["id", "id"]}, "names a column twice"),
         (Split, {"column": "part", "time": {"column": "at", "test_from": 3}}, "either `column` or `time`"),
         (Split, {"fractions": {"test": 0.1}, "time": {"column": "at", "test_from": 3}}, "a split that `time` makes"),
@@ -108,9 +108,9 @@ TEXTS = texts()
         (
             Train,
             {"strategy": "hogwild", "optimizer": "sgd", "optimizer_options": {"momentum": 0.9}},
-            "moments of one rank's optimizer would not know the steps of the others",
+            "moments of a rank's optimizer would ignore the steps of other ranks",
         ),
-        (Train, {"strategy": "sandblaster", "optimizer": "sgd"}, "finds direction and rate by itself"),
+        (Train, {"strategy": "sandblaster", "optimizer": "sgd"}, "chooses direction and step size itself"),
         (
             Train,
             {"strategy": {"kind": "hogwild", "topology": "two_levels"}, "optimizer": "sgd"},
@@ -119,7 +119,7 @@ TEXTS = texts()
         (
             Train,
             {"strategy": "local_sgd", "gradient_noise": "fisher_trace"},
-            "with strategy local_sgd ranks step by other gradients, which have more noise anyway",
+            "with strategy local_sgd, ranks use other gradients, which have more noise anyway",
         ),
         (
             Train,
@@ -129,7 +129,7 @@ TEXTS = texts()
         (
             Train,
             {"strategy": {"kind": "allreduce", "measure_noise": True}, "gradient_noise": "fisher_diagonal"},
-            "would measure what gradient_noise adds as well",
+            "would also measure the noise of gradient_noise",
         ),
         (Train, {"learning_rate": float("inf")}, "finite number"),
         (Train, {"warmup_epochs": float("inf")}, "finite number"),
@@ -210,12 +210,12 @@ def test_a_mistake_in_a_section_of_several_kinds_is_answered_for_that_kind(said:
         ),
         (
             lambda: Cluster(num_ranks=3, layout={"data": 2, "tensor": 2}),  # type: ignore[arg-type]
-            "Cluster: layout has 2 x 2 = 4 ranks, and num_ranks is 3; leave num_ranks out",
+            "Cluster: layout has 2 x 2 = 4 ranks, but num_ranks is 3; leave num_ranks out",
         ),
         (
             lambda: Cluster(layout={"data": 2, "plan": {"0": "colwise"}}),  # type: ignore[arg-type]
-            "Cluster: layout: plan says which layers tensor cuts, and tensor is 1; set it to 2 or more, or leave"
-            " plan out",
+            "Cluster: layout: plan lists the layers that tensor parallelism cuts, but tensor is 1; set it to 2 or"
+            " more, or leave plan out",
         ),
         (
             lambda: Cluster(num_ranks="two"),  # type: ignore[arg-type]
@@ -323,8 +323,8 @@ def test_a_bucket_for_each_class_leaves_nothing_to_cluster() -> None:
 @pytest.mark.parametrize(
     ("stage", "words"),
     [
-        ({"kind": "index", "parts": ["year"]}, "`parts` and `since` are for the stage `date`, and this one is `index`"),
-        ({"kind": "date", "since": "2020-01-01"}, "`since` is what the part `age` counts from; add `age` to `parts`"),
+        ({"kind": "index", "parts": ["year"]}, "`parts` and `since` are for the stage `date`, but this one is `index`"),
+        ({"kind": "date", "since": "2020-01-01"}, "`since` is only for the part `age`; add `age` to `parts`"),
         ({"kind": "date", "parts": ["year", "year"]}, "`parts` names a part twice"),
     ],
 )

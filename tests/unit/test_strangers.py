@@ -130,7 +130,7 @@ def test_a_name_in_a_configuration_calls_nothing_but_what_makes_a_network_or_an_
 def test_a_configuration_makes_only_harmless_settings_of_spark(option: str, tmp_path: Path) -> None:
     path = tmp_path / "pipeline.yaml"
     path.write_text(json.dumps({"cluster": {"options": {option: "http://stranger.example/code"}}}))
-    told = rf"pipeline\.yaml: cluster\.options: '{option}' .* say so yourself: .* spark-submit --conf {option}="
+    told = rf"pipeline\.yaml: cluster\.options: '{option}' .* use .* spark-submit --conf {option}="
     with pytest.raises(ConfigError, match=told):
         load_settings(path)
     with pytest.raises(ConfigError, match=told):

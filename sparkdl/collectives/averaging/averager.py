@@ -78,4 +78,4 @@ def check_precision(tensors: Iterable[torch.Tensor]) -> None:
     """Raise TypeError for types that cannot be compressed: integers have no mean, and 16 bits no digits to spare."""
     for tensor in tensors:
         if tensor.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"only tensors of float32 and float64 are compressed, and one is of {tensor.dtype}")
+            raise TypeError(f"only tensors of float32 and float64 can be compressed, but one is {tensor.dtype}")

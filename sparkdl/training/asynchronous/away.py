@@ -67,7 +67,7 @@ def train_away(job: Job, cluster: Cluster, spark: SparkSession, *, on_message: O
                 timeouts=Timeouts(start_timeout=cluster.start_timeout, silence_timeout=cluster.silence_timeout),
             )
         except RankError as error:
-            raise told(error, "it was the coordinator, and workers and servers cannot go on without it") from None
+            raise told(error, "it was the coordinator, without which workers and servers cannot continue") from None
         finally:
             agent.closed = True
     return outcome

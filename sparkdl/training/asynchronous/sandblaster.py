@@ -56,7 +56,7 @@ class Sandblaster(Epochs):
                 self._lbfgs.step()
                 return self._vectors.dealt
             except ConnectionError:
-                log.warning("servers have changed; L-BFGS begins anew from what they hold now")
+                log.warning("servers have changed; L-BFGS starts again from their current parameters")
                 self._lbfgs = None
                 self._begin_anew()
 

@@ -81,7 +81,7 @@ class Owner:
         if self._successor:
             raise TrainingError(
                 f"{self._successor} has taken over the run in {self._folder}: this driver was silent"
-                f" for more than {DEAD_SECONDS:g} s and was taken for dead, and ends here"
+                f" for more than {DEAD_SECONDS:g} s and counted as dead, so it ends here"
             )
 
     def _took(self, folder: str, level: int) -> bool:

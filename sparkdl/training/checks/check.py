@@ -155,7 +155,7 @@ def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster,
     if dataset.rows("train") < cluster.replicas:
         raise DataError(
             f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.replicas} "
-            "ranks asked for; lower cluster.num_ranks"
+            "ranks that were requested; lower cluster.num_ranks"
         )
     layout = cluster.chosen_layout if cluster.chosen_layout and cluster.chosen_layout.has_parts else None
     if layout:
@@ -163,7 +163,7 @@ def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster,
     held_out = [split for split in dataset.splits if split != "train"]
     if settings.gradient_noise and task.name == "ranking":
         raise ConfigError(
-            "train.gradient_noise needs the gradients of single rows, and in ranking only a group of rows has a loss;"
+            "train.gradient_noise needs the gradients of single rows, but in ranking only a group of rows has a loss;"
             " leave it out"
         )
     _check_figures(settings, task, has_validation="validation" in held_out, path=dataset.path)
@@ -207,6 +207,6 @@ def _check_figures(settings: Train, task: Task, *, has_validation: bool, path: s
     for key, needs_validation in keys.items():
         if needs_validation and not has_validation:
             raise DatasetError(
-                f"train.{key} asks for validation figures, and {path} has no validation split; prepare it with one"
-                " (prepare.split), or set it otherwise"
+                f"train.{key} needs validation figures, but {path} has no validation split; prepare it with one"
+                f" (prepare.split), or change train.{key}"
             )

@@ -63,33 +63,32 @@ def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> No
     kind = strategy.model_dump()["kind"]
     off = f"or set {key} to 1"
     if not isinstance(strategy, AllReduceOptions):
-        raise ConfigError(f"{key} is for strategy allreduce, and train.strategy is {kind}; change it, {off}")
+        raise ConfigError(f"{key} needs strategy allreduce, but train.strategy is {kind}; change it, {off}")
     compression = strategy.compression
     if compression and not isinstance(compression, NUMBER_BY_NUMBER):
         raise ConfigError(
-            f"train.strategy.compression {compression.model_dump()['kind']} is of whole layers, and {key} gives ranks"
+            f"train.strategy.compression {compression.model_dump()['kind']} needs whole layers, but {key} gives ranks"
             f" parts of them; set it to bfloat16 or float16, {off}"
         )
     for each in ("shard", "measure_noise"):
         if getattr(strategy, each):
-            raise ConfigError(
-                f"train.strategy.{each} is of replicas that each rank has as a whole; leave it out, {off}"
-            )
+            raise ConfigError(f"train.strategy.{each} needs ranks that each have a whole replica; leave it out, {off}")
     for each, reason in WHOLE.items():
         if getattr(settings, each):
             raise ConfigError(f"train.{each}: {reason}, and {key} gives ranks parts of one; leave it out, {off}")
     if settings.precision == "float16":
         raise ConfigError(
-            "with train.precision float16 a rank skips steps whose gradients overflow, and the others of its replica"
-            f" would not; set it to bfloat16 or float32, {off}"
+            "with train.precision float16, a rank skips steps whose gradients overflow, but the other ranks of its"
+            f" replica would not; set it to bfloat16 or float32, {off}"
         )
     if (layout.tensor > 1 or layout.experts > 1) and settings.optimizer in BY_LAYER:
         raise ConfigError(
-            f"train.optimizer {settings.optimizer} measures whole layers, and {key} cuts them; take another one, {off}"
+            f"train.optimizer {settings.optimizer} needs the norms of whole layers, but {key} cuts them; choose another"
+            f" one, {off}"
         )
     if layout.pipeline > 1 and (build_loss(settings, task).takes_batch or task.name == "ranking"):
         what = "the ranking of a group" if task.name == "ranking" else "a train.loss that takes a batch"
-        raise ConfigError(f"{what} needs whole batches, and {key} computes parts of them; change it, {off}")
+        raise ConfigError(f"{what} needs whole batches, but {key} computes parts of them; change it, {off}")
 
 
 def _key(layout: RankLayout) -> str:

@@ -27,7 +27,7 @@ def check_trained(model: nn.Module, answered: Any, loss: torch.Tensor, settings:
     """Raise :class:`ModelError` unless a network's outputs and their loss depend on parameters that are trained."""
     name = name_of(settings.model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ModelError(f"the model {name!r} has no parameter that is trained: none has requires_grad")
+        raise ModelError(f"the model {name!r} has no trained parameter: none has requires_grad")
     if not any(output.requires_grad for output in named_outputs(answered).values()):
         raise ModelError(
             f"the outputs of the model {name!r} do not depend on its trained parameters: look in its forward() for"
@@ -63,15 +63,15 @@ def try_training(model: nn.Module, rows: Inputs, settings: Train, task: Task, *,
             raise ModelError(f"the loss {settings.loss!r} does not depend on any trained parameter of {name!r}")
         if not takes_gradients(settings, sparse=False) and not _all_sparse(tried):
             raise ConfigError(
-                f"train.optimizer: {settings.optimizer!r} cannot step on dense gradients by step() alone; choose one"
-                " that needs no closure and not sparse gradients only (sparse_adam takes both)"
+                f"train.optimizer: {settings.optimizer!r} cannot use dense gradients in step() without a closure;"
+                " choose one that needs no closure and supports dense gradients (sparse_adam supports both kinds)"
             )
         _tell_of_dense_gradients(tried, settings)
         for key, value in full_state(tried).items():
             if shapes.get(key) != value.shape:
                 raise ModelError(
-                    f"the buffer {key!r} of the model {name!r} changes its shape in training, and ranks could not agree"
-                    " on it: register it with the shape that it keeps, or compute it in forward()"
+                    f"the buffer {key!r} of the model {name!r} changes its shape in training, so that ranks cannot"
+                    " average it: register it with its final shape, or compute it in forward()"
                 )
         _check_memory(model, tried, _some_rows(rows, 2), name)
         if settings.compile:
@@ -156,8 +156,8 @@ def _check_memory(model: nn.Module, tried: nn.Module, rows: Inputs, name: str) -
     if not torch.allclose(answers[0], answers[1], rtol=1e-3, atol=1e-4, equal_nan=True):
         changed = sorted(_plain_attributes(tried, fresh))
         raise ModelError(
-            f"the model {name!r} changes in training what is neither a parameter nor a buffer"
-            f" ({', '.join(changed) or 'outside of its modules'}), which no checkpoint has: use register_buffer()"
+            f"training changes state of the model {name!r} that is neither a parameter nor a buffer"
+            f" ({', '.join(changed) or 'outside of its modules'}), so that checkpoints lack it: use register_buffer()"
         )
 
 

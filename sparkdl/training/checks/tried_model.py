@@ -141,7 +141,7 @@ def _check_noise(model: nn.Module, rows: Inputs, settings: Train, dataset: Datas
     small_batch = (noise and noise.small_batch) or settings.batch_size
     if small_batch >= step:
         raise ConfigError(
-            f"train.gradient_noise would do nothing: it is that of {small_batch} rows, and a step has {step}"
+            f"train.gradient_noise would have no effect: it imitates steps of {small_batch} rows, but a step has {step}"
             " (batch_size x accumulation x ranks); lower train.gradient_noise.small_batch, or leave gradient_noise out"
         )
     task = task_to_train(dataset.card, settings)
@@ -159,12 +159,12 @@ def _check_types(model: nn.Module, settings: Train) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype not in averaged:
             raise ModelError(
-                f"the model {settings.model!r} trains {name!r}, which is of {parameter.dtype}; ranks average {types}."
-                " To compute in bfloat16, set train.precision and leave weights in float32"
+                f"the model {settings.model!r} trains {name!r}, which is {parameter.dtype}, but ranks can only average"
+                f" {types}. To compute in bfloat16, set train.precision and keep weights in float32"
             )
     for name, value in full_state(model).items():
         if not isinstance(value, torch.Tensor):
-            raise ModelError(f"the model {settings.model!r} keeps {name!r}, which is no tensor; make it a buffer")
+            raise ModelError(f"the model {settings.model!r} keeps {name!r}, which is not a tensor; make it a buffer")
 
 
 def _check_state(optimizer: torch.optim.Optimizer, settings: Train) -> None:
@@ -177,6 +177,6 @@ def _check_state(optimizer: torch.optim.Optimizer, settings: Train) -> None:
         torch.load(content, weights_only=True)
     except Exception as error:  # whatever pickle raises
         raise ConfigError(
-            f"train.optimizer_options of {settings.optimizer!r} hold what a checkpoint cannot; hand in plain numbers,"
-            f" texts, lists and tensors: {error}"
+            f"train.optimizer_options of {settings.optimizer!r} have values that a checkpoint cannot store; use only"
+            f" numbers, texts, lists and tensors: {error}"
         ) from None

@@ -69,8 +69,8 @@ def adapters_beside(network: nn.Module, settings: Train) -> BesideBase | None:
     place = settings.model_options.get("pretrained")
     if not place:
         raise ConfigError(
-            "train.adapters.registered: adapters need base weights in a folder, and"
-            " train.model_options names no `pretrained`; name a folder, or leave it out"
+            "train.adapters.registered: adapters need base weights in a folder, but train.model_options has no"
+            " `pretrained`; set it to the folder, or leave registered out"
         )
     adapters: dict[str, torch.Tensor] = {}
     added: dict[str, LowRank] = {}

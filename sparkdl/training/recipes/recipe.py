@@ -31,7 +31,7 @@ def _of_extra(name: str, preset: dict[str, Any], groups: list[dict[str, Any]], *
     create = getattr(require("pytorch_optimizer", extra="optimizers"), name)
     known = [key for key in inspect.signature(create).parameters if key not in ("params", "kwargs")]
     if unknown := options.keys() - set(known):
-        raise TypeError(f"{name} takes no {sorted(unknown)[0]!r}; it takes {', '.join(known)}")
+        raise TypeError(f"{name} has no option {sorted(unknown)[0]!r}; its options are {', '.join(known)}")
     optimizer: torch.optim.Optimizer = create(groups, **preset | options)
     return optimizer
 

@@ -69,8 +69,8 @@ def _layers(model: nn.Module, rows: Inputs) -> Sequence[str]:
     if found := [layer for layer in hidden if _is_symmetric(model, rows, [layer])]:
         return found
     raise ModelError(
-        "train.pruning structured takes neurons out of hidden layers (torch.nn.Linear, ConvNd without groups,"
-        " EmbeddingBag) that the next such layer alone reads, and the network has none; leave it out, or choose another"
+        "train.pruning structured removes neurons of hidden layers (torch.nn.Linear, ConvNd without groups,"
+        " EmbeddingBag) that only the next such layer reads, but the network has none; leave it out, or choose another"
         " network"
     )
 

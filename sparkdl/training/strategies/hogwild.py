@@ -42,7 +42,7 @@ class Hogwild(SteppingAlone):
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         if any(parameter.device.type != "cpu" for parameter in model.parameters()):
             raise ConfigError(
-                "train.strategy hogwild has ranks step on weights in the host's memory, and this rank computes on a"
+                "with train.strategy hogwild, ranks change weights in the host's memory, but this rank computes on a"
                 " GPU; start Spark without GPUs for tasks, or set train.strategy to local_sgd"
             )
         return super().wrap(model, make_optimizer)

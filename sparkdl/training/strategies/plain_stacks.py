@@ -63,12 +63,12 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
         )
     if linear and linear[-1] != len(found) - 1:
         raise ModelError(
-            f"train.strategy.sharded: the last layer has to be a torch.nn.Linear, and {found[-1][0]!r} is not"
+            f"train.strategy.sharded: the last layer must be a torch.nn.Linear, but {found[-1][0]!r} is not"
         )
     weights = [layer.weight for _, layer in found if isinstance(layer, nn.Linear)]
     if len({id(weight) for weight in weights}) < len(weights):
         raise ModelError(
-            "train.strategy.sharded: each torch.nn.Linear needs weights of its own; two layers share theirs"
+            "train.strategy.sharded: each torch.nn.Linear must have its own weights, but two layers share theirs"
         )
     return found
 

@@ -67,18 +67,18 @@ def choose_blocks(model: nn.Module, blocks: Sequence[str] | None = None) -> Sequ
         if found := _found("", model):
             return found
         raise ModelError(
-            "train.strategy resist deals residual blocks, and the network has none: a block is a module that returns"
-            " its input, of the same shape, plus what its own layers make of it, the last of which may be zero. Choose"
-            " another train.strategy (ist deals neurons) or network (train.model=resnet has blocks)"
+            "train.strategy resist assigns residual blocks to ranks, but the network has none: a block is a module that"
+            " returns its input plus the output of its layers, of the same shape, and may return the input alone."
+            " Choose another train.strategy (ist assigns neurons) or network (train.model=resnet has blocks)"
         )
     for name in blocks:
         if name not in dict(model.named_modules()) or _stand_in(model.get_submodule(name)) is None:
             raise ModelError(
-                f"train.strategy.blocks: {name!r} is no residual block, which returns its input, or zeros of the same"
-                f" shape, when its last layer is zero; found are {', '.join(_found('', model)) or 'none'}"
+                f"train.strategy.blocks: {name!r} is not a residual block: with a last layer of zeros, a block returns"
+                f" its input, or zeros of the same shape; found are {', '.join(_found('', model)) or 'none'}"
             )
         if outer := [other for other in blocks if name.startswith(f"{other}.")]:
-            raise ModelError(f"train.strategy.blocks: {name!r} lies in {outer[0]!r}; leave one of them out")
+            raise ModelError(f"train.strategy.blocks: {name!r} is inside {outer[0]!r}; leave one of them out")
     return blocks
 
 

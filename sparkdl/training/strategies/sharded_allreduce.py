@@ -42,7 +42,7 @@ class ShardedAllReduce(KeepsPart, Strategy):
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         if not isinstance(self.communicator, TorchCommunicator):
-            raise TypeError("shards are PyTorch's own, and need the torch backend")
+            raise TypeError("sharding uses PyTorch's DTensor, and needs the torch backend")
         self.communicator.broadcast_module(model)
         whole = self._shard == "optimizer"
         self._part = FullySharded(model, self.communicator, self._device, whole_in_step=whole)

@@ -107,14 +107,14 @@ def choose_layers(model: nn.Module, layers: Sequence[str] | None = None) -> Sequ
     hidden = hidden_layers(model)
     if not hidden:
         raise ModelError(
-            "train.strategy ist deals the neurons of hidden layers, and the network has none: it needs two layers at"
-            " least that are torch.nn.Linear, ConvNd without groups or, to begin with, EmbeddingBag. Choose another"
-            " train.strategy or network"
+            "train.strategy ist assigns neurons of hidden layers to ranks, but the network has none: it needs at least"
+            " two layers that are torch.nn.Linear, ConvNd without groups or, as the first one, EmbeddingBag. Choose"
+            " another train.strategy or network"
         )
     if unknown := [name for name in layers or [] if name not in hidden]:
         raise ModelError(
-            f"train.strategy.layers: {unknown[0]!r} is no hidden layer whose neurons can be dealt; the network has"
-            f" {', '.join(hidden)}"
+            f"train.strategy.layers: {unknown[0]!r} is not a hidden layer whose neurons can be assigned to ranks; the"
+            f" network has {', '.join(hidden)}"
         )
     return hidden if layers is None else layers
 
@@ -141,7 +141,7 @@ def find_cuts(model: nn.Module, layers: Collection[str]) -> dict[str, Cut]:
             table = isinstance(module, TABLE)
             inputs = 0 if table else weights[name].shape[1]
             if before and (inputs < neurons or inputs % neurons):
-                raise ModelError(f"{name!r} has {inputs} inputs, and does not read the {neurons} neurons of {before!r}")
+                raise ModelError(f"{name!r} has {inputs} inputs, which do not fit the {neurons} neurons of {before!r}")
             if rows and table:
                 cuts[f"{name}.weight"] = Cut(vectors=name)
             elif rows or before:

@@ -37,9 +37,9 @@ def check_sub_networks(model: nn.Module, rows: Inputs, layers: Sequence[str] | N
     if not may_be_permuted(model, rows, chosen):
         fitting = [layer for layer in hidden_layers(model) if may_be_permuted(model, rows, [layer])]
         raise ModelError(
-            "train.strategy ist deals neurons of hidden layers that only the next layer reads, and modules between"
-            f" that treat all neurons alike. That is not so for {', '.join(chosen)}; set train.strategy.layers to some"
-            f" of the layers that can be dealt: {', '.join(fitting) or 'there are none'}"
+            "train.strategy ist needs hidden layers that only the next layer reads, and modules between them that treat"
+            f" all neurons alike. That is not true for {', '.join(chosen)}; set train.strategy.layers to some"
+            f" of the suitable layers: {', '.join(fitting) or 'there are none'}"
         )
     cuts, tensors = find_cuts(model, chosen), tensors_of(model)
     counts = count_neurons(cuts, tensors)
@@ -51,8 +51,8 @@ def check_sub_networks(model: nn.Module, rows: Inputs, layers: Sequence[str] | N
         answer(network, rows)
     except Exception as error:  # whatever a network may raise
         raise ModelError(
-            f"a sub-network of 1/{ranks} of the neurons cannot be computed: {type(error).__name__}: {error}. Where a"
-            " layer or a forward method has their number written in it, name other layers in train.strategy.layers"
+            f"a sub-network of 1/{ranks} of the neurons cannot be computed: {type(error).__name__}: {error}. If a layer"
+            " or a forward method contains the number of neurons, set train.strategy.layers to other layers"
         ) from None
 
 

@@ -87,7 +87,7 @@ def ready_teacher(dataset: Dataset, settings: Train, folders: Sequence[Path]) ->
     task, uris = task_to_train(dataset.card, settings), settings.teacher.models
     if not task.learns_from_teachers:
         raise ConfigError(
-            "train.teacher is for classification, several labels a row (multi_label) and regression, and"
+            "train.teacher is for classification, several labels per row (multi_label) and regression, but"
             f" {dataset.path} was prepared for {task.name}; leave it out"
         )
     found = [_member(dataset, folder, uri) for folder, uri in zip(folders, uris, strict=True)]
@@ -145,8 +145,8 @@ def _check_network(folder: Path, dataset: Dataset, outputs: int, uri: str) -> No
     """Raise :class:`ConfigError` or :class:`ModelError` unless a network can process the dataset's rows."""
     if module := module_of(folder / NETWORK_FILE):
         raise ConfigError(
-            f"train.teacher: {uri} is a network that only the code of {module} can build, which tasks that ask a"
-            " teacher do not run; take one that could be exported"
+            f"train.teacher: the network of {uri} can only be built by the code of {module}, which tasks do not run for"
+            " a teacher; choose a network that could be exported"
         )
     _try(load_network(folder / NETWORK_FILE), some_rows(dataset), outputs, uri)
 
@@ -198,4 +198,4 @@ def _try(network: nn.Module, rows: Inputs, classes: int, uri: str) -> None:
                 f" {(str(error).splitlines() or [''])[0]}"
             ) from error
     if found.shape != (2, classes):
-        raise ModelError(f"train.teacher: {uri} answers {tuple(found.shape)} for two rows, and not {(2, classes)}")
+        raise ModelError(f"train.teacher: {uri} returns {tuple(found.shape)} for two rows, not {(2, classes)}")

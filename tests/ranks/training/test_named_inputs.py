@@ -164,7 +164,7 @@ def test_a_network_of_named_inputs_is_tried_with_each_strategy_before_anything_s
 
 def test_a_network_in_parts_takes_no_named_inputs_and_says_so(towers: Dataset) -> None:
     sharded = settings("ist").model_copy(update={"strategy": {"kind": "ist", "period": 4, "sharded": True}})
-    with pytest.raises(ModelError, match="plain stack of layers, and the inputs words, point have names"):
+    with pytest.raises(ModelError, match="plain stack of layers, but the inputs words, point have names"):
         check_model(towers, sharded, ranks=SIZE)
 
 

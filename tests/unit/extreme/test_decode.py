@@ -202,7 +202,7 @@ def test_what_does_not_fit_is_an_error(hashes, logits):
     with pytest.raises(ConfigError, match=r"1000 classes need as many counts, not an array of shape \(5,\)"):
         Decoder(hashes, CLASSES, counts=np.ones(5))
     mixed = [*hashes, BucketTable(BUCKETS, np.zeros(CLASSES, np.int32))]
-    with pytest.raises(ConfigError, match="'median' takes one exponent for all"):
+    with pytest.raises(ConfigError, match="'median' needs the same exponent for all"):
         Decoder(mixed, CLASSES, counts=np.ones(CLASSES), estimator="median")
     with pytest.raises(ValueError, match=r"shape \(6, rows, 32\), found \(5, 70, 32\)"):
         Decoder(hashes, CLASSES).top_k(logits[:5], 5)

@@ -151,5 +151,5 @@ def test_features_of_another_width_and_what_is_no_number_are_refused(tmp_path: P
     broken[1]["values"][0] = float("nan")
     with pytest.raises(DataError, match="column 'features' has values that are NaN, infinite or beyond float32"):
         model.top_k(pa.array(broken, VECTOR), 5, batch_size=10)
-    with pytest.raises(ModelError, match="the files of two models were mixed"):
+    with pytest.raises(ModelError, match="files of two models are mixed"):
         open_model(tmp_path, INPUT.model_copy(update={"shape": (60,)}), CLASSES)

@@ -75,5 +75,5 @@ def test_other_strategies_and_other_libraries_are_refused(clouds) -> None:
         _chosen(clouds, Train(strategy={"kind": "local_sgd"}), CHOOSING, None)
     with pytest.raises(ConfigError, match=r"set cluster\.backend to 'torch' or 'auto'"):
         _chosen(clouds, Train(), Cluster(num_ranks=2, layout="auto", backend="horovod"), None)
-    with pytest.raises(ConfigError, match=r"for one number of ranks"):
+    with pytest.raises(ConfigError, match=r"needs a fixed number of ranks"):
         Cluster(num_ranks={"max": 4}, layout="auto")

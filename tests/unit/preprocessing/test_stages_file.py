@@ -99,5 +99,5 @@ def test_a_stage_that_is_not_known_and_values_that_are_none_are_named(
 @pytest.mark.parametrize("content", ["", "[]", '{"stages": 3}', '{"stages": [{}]}', '{"stages": ["x"]}'])
 def test_a_file_that_is_damaged_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / STAGES_FILE).write_text(content)
-    with pytest.raises(ModelError, match=r"is damaged: .*stages\.json does not say what stages do"):
+    with pytest.raises(ModelError, match=r"is damaged: .*stages\.json is not a valid list of stages"):
         read_pipeline(tmp_path)

@@ -83,7 +83,7 @@ def test_a_network_that_cannot_be_exported_is_kept_by_its_name(
 ) -> None:
     settings = Train(model=Halving)
     network, traced = tried_model(clouds, settings)
-    assert f"hold weights and the name {__name__}:Halving" in caplog.text
+    assert f"contain weights and the name {__name__}:Halving" in caplog.text
     assert "score.trusted_modules" in caplog.text
     kept = save_best(str(tmp_path), full_state(network), step=1, epoch=1)
     write_model_folder(tmp_path, clouds, settings, f"{tmp_path}/{kept.name}", traced=traced)
@@ -93,5 +93,7 @@ def test_a_network_that_cannot_be_exported_is_kept_by_its_name(
         np.testing.assert_allclose(found, network.eval()(torch.tensor(rows)).softmax(1).max(1).values, rtol=1e-5)
     with pytest.raises(ModelError, match="could not be exported"):
         Predictor.load(tmp_path)
-    with pytest.raises(ModelError, match=r"cannot be exported .* Nor can the model be kept by .* has no name by which"):
+    with pytest.raises(
+        ModelError, match=r"cannot be exported .* Nor can the model be stored with .* has no name by which"
+    ):
         check_model(clouds, Train(model=lambda: Halving()))

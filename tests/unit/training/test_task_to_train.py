@@ -55,7 +55,7 @@ def test_of_class_weights_only_the_ratios_matter_and_labels_are_named_as_yaml_ha
     ("settings", "says"),
     [
         ({"class_weights": {"b": 2}}, r"class_weights: there is no label 'b'; known here: a, true, 2"),
-        ({"standardise_labels": True}, "standardise_labels is for regression, and the dataset for classification"),
+        ({"standardise_labels": True}, "standardise_labels is for regression, but the dataset is for classification"),
     ],
 )
 def test_what_does_not_fit_the_labels_is_an_error(card, settings, says):
@@ -116,5 +116,5 @@ def test_the_loss_of_counts_predicts_the_exponential_of_what_the_network_answers
     assert rates.values(outputs).tolist() == outputs.tolist()
     with pytest.raises(ConfigError, match="the loss poisson_nll_loss is for counts"):
         task_to_train(numbers, Train(loss="poisson_nll_loss", standardise_labels=True))
-    with pytest.raises(ConfigError, match="class_weights is for classification, and the dataset for regression"):
+    with pytest.raises(ConfigError, match="class_weights is for classification, but the dataset is for regression"):
         task_to_train(numbers, Train(class_weights="balanced"))

@@ -131,7 +131,7 @@ def test_storage_that_fails_for_a_while_takes_the_run_from_nobody(
         owner.check()
         with pytest.raises(ConfigError, match="is going on"), Owner(str(tmp_path)):
             pytest.fail("a live run was adopted")
-        with pytest.raises(TrainingError, match="taken for dead"):
+        with pytest.raises(TrainingError, match="counted as dead"):
             (tmp_path / "owner-000002.json").write_text(json.dumps({"host": "elsewhere", "process": 1}))
             time.sleep(0.5)
             owner.check()

@@ -73,7 +73,7 @@ def test_what_ranks_cannot_exchange_is_an_error_before_anything_starts(
 
 
 def test_residual_blocks_are_looked_for_before_anything_starts(clouds: Dataset) -> None:
-    with pytest.raises(ModelError, match="resist deals residual blocks, and the network has none"):
+    with pytest.raises(ModelError, match="resist assigns residual blocks to ranks, but the network has none"):
         check_model(clouds, Train(model="mlp", strategy="resist"), ranks=2)
 
 
@@ -92,7 +92,9 @@ def test_options_that_no_checkpoint_gives_back_are_an_error_before_anything_star
 
     check_model(clouds, Train(optimizer=Strange, optimizer_options={"eps": np.float64(1e-7), "at": [np.int64(3)]}))
     for strange in (Path("/"), lambda: None):
-        with pytest.raises(ConfigError, match=r"train\.optimizer_options of .* hold what a checkpoint cannot; hand in"):
+        with pytest.raises(
+            ConfigError, match=r"train\.optimizer_options of .* have values that a checkpoint cannot store; use only"
+        ):
             check_model(clouds, Train(optimizer=Strange, optimizer_options={"at": strange}))
 
 
@@ -115,7 +117,7 @@ def test_a_buffer_that_the_model_expanded_can_be_written_into(clouds: Dataset) -
 def test_noise_that_no_step_lacks_is_refused_and_so_are_rows_without_gradients(clouds: Dataset) -> None:
     noisy = Train.model_validate({"batch_size": 64, "gradient_noise": "fisher_diagonal"})
     check_model(clouds, noisy, ranks=2)
-    with pytest.raises(ConfigError, match="it is that of 64 rows, and a step has 64"):
+    with pytest.raises(ConfigError, match="it imitates steps of 64 rows, but a step has 64"):
         check_model(clouds, noisy, ranks=1)
     normalised = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     with pytest.raises(ModelError, match="normalises rows by each other"):
@@ -167,9 +169,9 @@ class Detached(nn.Linear):
             "on one row, ",
         ),
         ({"model": lambda: nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(4, 4))}, "on one row, as the last batch of an"),
-        ({"model": Remembering}, r"changes in training what is neither .* \(last, mean\), .* use register_buffer"),
+        ({"model": Remembering}, r"state of the model .* that is neither .* \(last, mean\), .* use register_buffer"),
         ({"model": Growing}, "the buffer 'last' of the model 'Growing' changes its shape in training"),
-        ({"model": frozen}, "has no parameter that is trained"),
+        ({"model": frozen}, "has no trained parameter"),
         ({"model": Detached}, "the outputs of the model 'Detached' do not depend on its trained parameters"),
         ({"loss": lambda outputs, labels: outputs.detach().sum()}, "is detached from the network's outputs"),
         ({"loss": lambda outputs, labels: outputs.std(dim=0).sum()}, "is nan for a batch of one row"),
@@ -184,7 +186,7 @@ def test_what_would_fail_in_a_step_of_training_is_an_error_of_one_line_before_an
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused_before_anything_starts(clouds: Dataset) -> None:
-    with pytest.raises(ConfigError, match="cannot step on dense gradients by step"):
+    with pytest.raises(ConfigError, match="cannot use dense gradients in step"):
         check_model(clouds, Train(optimizer=torch.optim.LBFGS, weight_decay=0.0))
 
 

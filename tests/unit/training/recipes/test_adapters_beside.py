@@ -110,7 +110,7 @@ def test_a_base_that_is_gone_or_another_one_is_told(blocks: Dataset, base: Path,
 
 
 def test_adapters_need_a_base_that_stays_and_may_be_registered_otherwise_later(blocks: Dataset, base: Path) -> None:
-    with pytest.raises(ConfigError, match="names no `pretrained`; name a folder, or leave it out"):
+    with pytest.raises(ConfigError, match="has no `pretrained`; set it to the folder"):
         check_model(blocks, settings(None))
     check_model(blocks, settings(base))
     assert recipe_of(settings(base)) == recipe_of(settings(base, registered="merged"))

@@ -45,7 +45,7 @@ def test_the_smallest_weights_leave_and_stay_away_whatever_the_optimizer_does() 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"strategy": {"kind": "local_sgd"}}, "equal after each step, and with strategy local_sgd"),
+        ({"strategy": {"kind": "local_sgd"}}, "equal after each step, but with strategy local_sgd"),
         ({"epochs": 3}, r"pruning\.end_epoch is 3, and epochs 3"),
         ({"pruning": {"kind": "magnitude", "begin_epoch": 3, "end_epoch": 3}}, "begin before the end"),
         ({"pruning": {"kind": "magnitude", "sparsity": 1, "end_epoch": 3}}, r"pruning\.sparsity"),

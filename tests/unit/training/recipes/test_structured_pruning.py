@@ -79,7 +79,7 @@ class Written(nn.Module):
 @pytest.mark.parametrize(
     ("network", "says"),
     [
-        (nn.Linear(4, 2), r"train\.pruning structured takes neurons out of hidden layers.*the network has none"),
+        (nn.Linear(4, 2), r"train\.pruning structured removes neurons of hidden layers.*the network has none"),
         (Written(), r"cannot be computed with 0\.25 of the neurons of first: .*number of neurons written into it"),
     ],
 )
@@ -108,7 +108,7 @@ def test_everyone_builds_the_shapes_of_the_weights_that_training_starts_from(clo
     ("changes", "says"),
     [
         ({"start_from": None}, "set start_from to a registered model"),
-        ({"strategy": {"kind": "ist"}}, "strategy ist cuts the network by itself"),
+        ({"strategy": {"kind": "ist"}}, "strategy ist cuts the network in its own way"),
         ({"pruning": {"kind": "structured", "keep": 1}}, "keep"),
     ],
 )

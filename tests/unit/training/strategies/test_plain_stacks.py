@@ -106,7 +106,7 @@ def test_an_activation_may_stand_in_a_network_twice() -> None:
     ("model", "says"),
     [
         (with_norm, "'1' is a LayerNorm"),
-        (with_an_end, "the last layer has to be a torch.nn.Linear, and '3' is not"),
+        (with_an_end, "the last layer must be a torch.nn.Linear, but '3' is not"),
         (sharing, "two layers share theirs"),
         (with_normed_weights, "'0' is a Linear whose weights are made from others"),
         (drawn_otherwise, "the network initialises them in another way"),
@@ -114,7 +114,7 @@ def test_an_activation_may_stand_in_a_network_twice() -> None:
         (with_vectors_of_answers, "'1.0' is a WordVectors"),
         (drawn_in_another_order, "the network initialises them in another way"),
         (with_norm((4,), 4), "already has its weight '0.weight'"),
-        (lambda: nn.Linear(4, 4), "the network has none: it needs two layers"),
+        (lambda: nn.Linear(4, 4), "the network has none: it needs at least two layers"),
         (lambda: nn.Bilinear(4, 4, 4), "'the network' is a Bilinear"),
     ],
 )

@@ -182,9 +182,9 @@ class WrittenIn(ReadTwice):
     ("model", "rows", "layers", "says"),
     [
         (nn.Linear(5, 3), torch.zeros(2, 5), None, "the network has none"),
-        (mlp(input_shape=(5,), num_classes=3), torch.zeros(2, 5), ["9"], "'9' is no hidden layer.*has 1, 3$"),
+        (mlp(input_shape=(5,), num_classes=3), torch.zeros(2, 5), ["9"], "'9' is not a hidden layer.*has 1, 3$"),
         (mlp(input_shape=(5,), num_classes=3, hidden=(8, 3)), torch.zeros(2, 5), None, "'3' has 3 neurons.* 4 ranks"),
-        (ReadTwice(), torch.zeros(2, 5), None, "not so for hidden; .*there are none"),
+        (ReadTwice(), torch.zeros(2, 5), None, "not true for hidden; .*there are none"),
         (WrittenIn(), torch.zeros(2, 5), None, "1/4 of the neurons cannot be computed: RuntimeError: shape"),
         (resnet(input_shape=(1, 8, 8), num_classes=3), IMAGES, None, "there are none"),
     ],

@@ -100,7 +100,7 @@ def test_a_network_that_cannot_tell_the_next_token_is_refused(
 
 def test_settings_that_are_of_rows_are_refused_and_those_that_fit_are_tried(blocks: Dataset) -> None:
     for change, error in [
-        ({"outputs": ["logits"]}, "outputs are of a row"),
+        ({"outputs": ["logits"]}, "outputs are per row"),
         ({"class_weights": "balanced"}, "class_weights is for classification"),
         ({"standardise_labels": True}, "standardise_labels is for regression"),
     ]:
