@@ -190,7 +190,7 @@ def test_arrays_numbers_to_predict_and_weights_are_read_where_they_are(spark: Sp
         ({"features": ["id", "only_first"]}, "second.parquet has no column 'only_first'"),
         ({"features": ["id", "either"]}, "column 'either' is int64 in .*second.parquet and double in .*a first"),
         ({"split": Split(fractions={"validation": 0.0001})}, "split 'validation' has .* fewer than the 2 ranks"),
-        ({"label": "several"}, "has one label; prepare a copy"),
+        ({"label": "several"}, "must have a single label; prepare a copy"),
     ],
 )
 def test_what_needs_a_copy_or_is_wrong_is_named_before_anything_is_written(

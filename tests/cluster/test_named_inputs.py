@@ -284,8 +284,8 @@ class TooSmall(Other):
 @pytest.mark.parametrize(
     ("model", "options", "error"),
     [
-        (Other, {}, r"needs 'number': its forward\(\) takes place, number, and the dataset has image, numbers, place"),
-        (OnlyPlace, {}, r"takes no 'image', 'numbers', .*its forward\(\) takes place, and the dataset has"),
+        (Other, {}, r"needs 'number': its forward\(\) takes place, number, but the dataset has image, numbers, place"),
+        (OnlyPlace, {}, r"takes no 'image', 'numbers', .*its forward\(\) takes place, but the dataset has"),
         (TooSmall, {"places": 3}, "failed on two rows .*index out of range"),
         ("mlp", {}, "takes a single input, but the dataset has the named inputs image, numbers"),
     ],
@@ -308,7 +308,7 @@ def test_settings_of_inputs_that_do_not_go_together_are_refused() -> None:
         ({"inputs": {"a": one}, "features": ["b"]}, "`inputs` have their own settings .*`features`"),
         ({"inputs": {"a": one}, "in_place": True}, "`in_place`"),
         ({"inputs": {"lambda": one}}, "'lambda', which cannot be the name of an argument"),
-        ({"inputs": {"label": one}}, "'label', which is what the labels are called"),
+        ({"inputs": {"label": one}}, "'label', which is already the name of the labels"),
         ({"inputs": {"a": {"column": "a", "kind": "sequence"}, "a_mask": one}}, "the mask of 'a'"),
         ({"inputs": {"a": {"column": "label"}}}, "the label or the weight"),
         ({"inputs": {"a": {"columns": ["a", "b"], "kind": "sequence"}}}, "is of one `column`"),

@@ -199,7 +199,7 @@ def test_what_dealt_experts_cannot_do_is_refused_before_anything_starts(fit, tmp
             r"strategy allreduce, but train\.strategy is downpour",
         ),
         ({"strategy": {"kind": "allreduce", "shard": "all"}}, r"train\.strategy\.shard needs ranks"),
-        ({"strategy": {"kind": "allreduce", "compression": "powersgd"}}, r"compression powersgd is of whole layers"),
+        ({"strategy": {"kind": "allreduce", "compression": "powersgd"}}, r"compression powersgd needs whole layers"),
         ({"precision": "float16"}, r"with train\.precision float16, a rank skips steps"),
         ({"compile": True}, r"train\.compile: compile is for a network that one rank computes"),
         ({"optimizer": "lamb"}, r"train\.optimizer lamb needs the norms of whole layers"),

@@ -16,7 +16,9 @@ MIXTURE = nn.Sequential(nn.Linear(4, 6), MixtureOfExperts(6, 3, 5), nn.Linear(6,
 def test_a_layout_with_experts_has_ranks_that_each_have_rows_of_their_own() -> None:
     cluster = Cluster(layout=RankLayout(data=2, experts=3))
     assert (cluster.ranks.max, cluster.replicas, cluster.ranks_of_replica) == (6, 6, 1)
-    with pytest.raises(ConfigError, match="experts is 3 and tensor is 2, and ranks that share experts have all other"):
+    with pytest.raises(
+        ConfigError, match="experts is 3 and tensor is 2, but ranks that share experts must have all other"
+    ):
         RankLayout(tensor=2, experts=3)
 
 

@@ -61,8 +61,8 @@ def test_a_model_may_have_a_mask(clouds: Dataset) -> None:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (Half, r"trains 'weight', which is of torch\.bfloat16.*set train\.precision"),
-        (WithState, "'_extra_state', which is no tensor; make it a buffer"),
+        (Half, r"trains 'weight', which is torch\.bfloat16.*set train\.precision"),
+        (WithState, "'_extra_state', which is not a tensor; make it a buffer"),
     ],
 )
 def test_what_ranks_cannot_exchange_is_an_error_before_anything_starts(
@@ -80,7 +80,9 @@ def test_residual_blocks_are_looked_for_before_anything_starts(clouds: Dataset) 
 def test_weights_of_half_precision_are_not_compressed(clouds: Dataset) -> None:
     check_model(clouds, Train(model=Short))
     compressed = Train(model=Short, strategy={"kind": "allreduce", "compression": "powersgd"})
-    with pytest.raises(ModelError, match=r"of torch\.float16; ranks average torch\.float32, torch\.float64 by train\."):
+    with pytest.raises(
+        ModelError, match=r"torch\.float16, but ranks can only average torch\.float32, torch\.float64 by train\."
+    ):
         check_model(clouds, compressed)
 
 
@@ -251,7 +253,7 @@ def failing(outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
     [
         (
             {"outputs": ["vector"]},
-            "no tensor 'vector'; it answers a dict with 'logits', 'embedding', 'length', ",
+            "no tensor 'vector'; it returns a dict with 'logits', 'embedding', 'length', ",
         ),
         ({"outputs": ["pairs"]}, r"the output 'pairs' of the model 'TwoHeads' is torch.float32 of shape \(2, 3, 3\)"),
         ({"loss": failing}, r"fails on outputs \(logits \(2, 4\), embedding .* and labels \(2,\): KeyError: 'vector'"),

@@ -46,7 +46,7 @@ def test_the_smallest_weights_leave_and_stay_away_whatever_the_optimizer_does() 
     ("changes", "says"),
     [
         ({"strategy": {"kind": "local_sgd"}}, "equal after each step, but with strategy local_sgd"),
-        ({"epochs": 3}, r"pruning\.end_epoch is 3, and epochs 3"),
+        ({"epochs": 3}, r"pruning\.end_epoch is 3 and epochs is 3"),
         ({"pruning": {"kind": "magnitude", "begin_epoch": 3, "end_epoch": 3}}, "begin before the end"),
         ({"pruning": {"kind": "magnitude", "sparsity": 1, "end_epoch": 3}}, r"pruning\.sparsity"),
         ({"adapters": {"kind": "lora"}}, "prune the adapters"),

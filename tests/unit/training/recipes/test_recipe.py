@@ -142,7 +142,10 @@ def test_sgd_takes_the_sparse_gradients_of_an_embedding():
     [
         (Train(optimizer="sdg"), "did you mean 'sgd'"),
         (Train(optimizer="adam", optimizer_options={"momentum": 0.9}), "optimizer_options"),
-        (Train(optimizer="lamb", optimizer_options={"momentum": 0.9}), "Lamb takes no 'momentum'; it takes lr, betas"),
+        (
+            Train(optimizer="lamb", optimizer_options={"momentum": 0.9}),
+            "Lamb has no option 'momentum'; its options are lr, betas",
+        ),
         (Train(optimizer="lars", optimizer_options={"momentum": 1.5}), "momentum must be in the range"),
         (Train(optimizer="adam", optimizer_options={"foreach": True}), "`fused` and `foreach` cannot be `True`"),
     ],

@@ -99,7 +99,7 @@ def test_everyone_builds_the_shapes_of_the_weights_that_training_starts_from(clo
     rows = large[1].weight.detach()
     assert all((rows == row).all(dim=1).any() for row in start["1.weight"])
     wider = PRUNED.model_copy(update={"model_options": {"hidden": [256, 64]}})
-    with pytest.raises(ModelError, match=r"has '3\.weight' with shape \(64, 256\), and the model has it with shape"):
+    with pytest.raises(ModelError, match=r"has '3\.weight' with shape \(64, 256\), but the model has it with shape"):
         starting_weights(model, clouds, wider, Tracking())
     check_model(clouds, PRUNED)
 
