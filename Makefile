@@ -19,14 +19,14 @@ PATHS := tests/cluster/test_pipeline.py $(foreach name,make_a_model_lighter sear
 # What it leaves to `make test`, and most of it to `make ci`: the files that take a core seconds, which are three quarters of
 # what `tests/unit` takes. `pytest --durations 0 tests/unit` tells which those are.
 LONG := $(patsubst %,tests/unit/%.py,$(addprefix training/,asynchronous/test_driver asynchronous/test_inputs \
-  asynchronous/test_sandblaster recipes/test_adapters_beside test_fine_tuning tasks/test_tasks \
-  tasks/test_causal_networks checks/test_compiled_step) \
+  asynchronous/test_sandblaster asynchronous/test_decoupled_diloco recipes/test_adapters_beside recipes/test_fisher_noise \
+  test_fine_tuning tasks/test_tasks tasks/test_causal_networks checks/test_compiled_step checks/test_tried_model) \
   $(addprefix data/,test_scale test_parquet_bytes preparing/test_staging sources/test_fetch sources/test_xc_lines reading/test_loader) \
   $(addprefix extreme/test_,decode ensemble clusters linear light_networks ranker meta_model loops) \
   $(addprefix layouts/test_,pipeline_plan tensor_plan front) $(addprefix models/test_,export packages reference on_disk) \
-  $(addprefix forms/test_,onnx_export network_forms) $(addprefix storage/test_,failures large_files) \
-  $(addprefix tracking/test_,registry run delivery) $(addprefix cluster/test_,logs own_process) \
-  $(addprefix test_,package extras site import forks) \
+  $(addprefix forms/test_,onnx_export network_forms) $(addprefix storage/test_,failures folders large_files) \
+  $(addprefix tracking/test_,registry run delivery store surroundings) $(addprefix cluster/test_,logs own_process) \
+  $(addprefix test_,package extras site import forks) $(addprefix jobs/benchmarks/test_,extreme hybrid) \
   serving/test_http_server collectives/averaging/test_compression planning/test_layout_costs scoring/test_pyfunc)
 # What CI leaves to `make test`, half of it all: demos, notebooks and jobs as they are submitted, kills and outages by the
 # dozen, searches, benchmarks. It has to be done within an hour also on a machine of half the speed.
@@ -66,8 +66,9 @@ demo-extreme: setup  ## WordNet: 19,400 classes by hashed meta-models
 check: setup  ## what a change has to pass at least, in three to four minutes: lint, types, unit tests, a path through each job
 	@$(MAKE) --no-print-directory -j 2 lint check-tests
 
+# Nice to mypy, which is one process: it would be the last to end, and leave a core idle.
 check-tests: setup
-	@$(BIN)/python -m pytest $(PARALLEL) $(addprefix --ignore ,$(LONG)) tests/unit $(PATHS)
+	@nice $(BIN)/python -m pytest $(PARALLEL) $(addprefix --ignore ,$(LONG)) tests/unit $(PATHS)
 
 test: setup  ## everything: lint, types, unit, cluster and end-to-end tests
 	@$(MAKE) --no-print-directory -j 2 lint archive

@@ -41,3 +41,10 @@ def test_importing_every_public_name_leaves_the_process_as_it_was() -> None:
 def test_no_public_name_is_that_of_a_module_which_would_take_its_place_once_it_is_imported() -> None:
     modules = {module.name for module in pkgutil.iter_modules(sparkdl.__path__)}
     assert not modules & set(sparkdl.__all__)
+
+
+def test_what_runs_in_tasks_and_on_ranks_does_not_load_mlflow() -> None:
+    modules = "sparkdl.data.preparing.write, sparkdl.scoring.task, sparkdl.extreme.tasks, sparkdl.training.loop"
+    program = f"import sys, {modules}; print(sorted(sys.modules.keys() & {{'mlflow', 'matplotlib', 'pandas'}}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"

@@ -123,7 +123,7 @@ def test_a_request_of_another_kind_or_size_is_refused(client: TestClient, monkey
     csv = client.post("/invocations", content=b"age\n1", headers={"Content-Type": "text/csv"})
     assert [answer.status_code for answer in (large, piecewise, csv)] == [413, 413, 415]
     assert large.json()["message"] == "the request has more than 1 MB; send fewer rows at a time"
-    assert csv.json()["message"] == "the server reads application/json, and not text/csv"
+    assert csv.json()["message"] == "the server reads only application/json, not text/csv"
     assert client.get("/invocations").status_code == 405
 
 
