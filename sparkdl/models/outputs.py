@@ -72,7 +72,7 @@ def _attributes(answered: Any) -> Mapping[str, Any]:
 def _what_it_answers(answered: Any) -> str:
     if found := named_outputs(answered):
         kind = "one tensor" if isinstance(answered, torch.Tensor) else f"a {type(answered).__name__} with"
-        return f"it answers {kind} {', '.join(map(repr, found))}"
+        return f"it returns {kind} {', '.join(map(repr, found))}"
     return (
         f"it returns a {type(answered).__name__}, but a network must return a tensor of logits, or a mapping or object"
         " with 'logits'"

@@ -420,7 +420,7 @@ def test_what_answers_an_object_with_logits_is_a_file_of_one_tensor(
 def test_an_output_that_a_network_does_not_give_is_named_with_those_it_gives(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no tensor 'vectors'; it returns a dict with 'logits', 'embedding', 'unused'"):
         export_network(_Texts(), tmp_path / "n", _texts(2, 5), outputs=["logits", "vectors"])
-    with pytest.raises(ModelError, match="no tensor 'embedding'; it answers one tensor 'logits'"):
+    with pytest.raises(ModelError, match="no tensor 'embedding'; it returns one tensor 'logits'"):
         export_network(nn.Linear(4, 2), tmp_path / "n", torch.rand(2, 4), outputs=["logits", "embedding"])
 
 
