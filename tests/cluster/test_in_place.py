@@ -219,7 +219,7 @@ def test_a_row_group_that_ranks_could_not_hold_is_named(folder: Path, monkeypatc
 
 
 def test_what_is_no_file_of_theirs_cannot_stay_in_place(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot do that with a DataFrame"):
+    with pytest.raises(ConfigError, match=r"does not support a DataFrame"):
         prepare(spark.range(9), Prepare(output=str(tmp_path / "ours"), in_place=True), spark=spark)
     with pytest.raises(ConfigError, match=r"`source` is csv"):
         Prepare(output="x", in_place=True, source=Source(format="csv", path="y"))

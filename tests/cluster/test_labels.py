@@ -108,5 +108,5 @@ def test_a_prediction_equals_the_label_that_it_means(
 
 def test_labels_without_an_order_of_their_own_in_every_zone_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(4).select(sf.col("id").alias("x"), sf.timestamp_seconds("id").alias("label"))
-    with pytest.raises(DataError, match="'label' is timestamp, which fits no task: classification takes whole"):
+    with pytest.raises(DataError, match="'label' is timestamp, which fits no task: classification needs whole"):
         prepare(rows, Prepare(output=str(tmp_path / "d"), features=["x"]))

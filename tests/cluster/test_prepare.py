@@ -147,7 +147,7 @@ def test_classes_have_the_names_that_people_gave_them_and_labels_stay(
     assert dataset.label_names == ("0", "1", "2")
     assert dataset.class_names == ("0", "one", "2")
     swapped = settings.model_copy(update={"output": str(tmp_path / "swapped"), "class_names": {"one": "1"}})
-    with pytest.raises(DataError, match=r"`class_names` names none of the labels \(0, 1, 2\)"):
+    with pytest.raises(DataError, match=r"`class_names` has none of the labels \(0, 1, 2\)"):
         prepare(None, swapped, spark=spark)
 
 
@@ -507,15 +507,15 @@ TEXT_X = [Stage(kind="hash_text", columns=["x"])]
         (
             {"label": "timestamp'2026-01-01'"},
             {},
-            "label column 'label' is timestamp, which fits no task: classification takes",
+            "label column 'label' is timestamp, which fits no task: classification needs",
         ),
         (
             {"label": "date'2026-01-01'"},
             {"task": "regression"},
-            "label column 'label' is date, and regression predicts",
+            "label column 'label' is date, but regression predicts",
         ),
-        ({}, {"task": "regression"}, "label column 'label' is string, and regression predicts a number"),
-        ({}, {"task": "multi_label"}, "label column 'label' is string, and multi_label takes arrays of labels"),
+        ({}, {"task": "regression"}, "label column 'label' is string, but regression predicts a number"),
+        ({}, {"task": "multi_label"}, "label column 'label' is string, but multi_label needs arrays of labels"),
         (
             {"label": "if(id < 2, double('inf'), age / 7)"},
             {"task": "regression"},
@@ -529,7 +529,7 @@ TEXT_X = [Stage(kind="hash_text", columns=["x"])]
             {"split": Split(column="part", fractions={})},
             "1 rows of split 'test'",
         ),
-        ({"part": "'../x'"}, {"split": Split(column="part", fractions={})}, "is no name for a split"),
+        ({"part": "'../x'"}, {"split": Split(column="part", fractions={})}, "is not a valid name of a split"),
         (
             {"part": "if(id < 1, 'test', 'train')"},
             {"split": Split(column="part")},

@@ -108,7 +108,7 @@ def test_of_three_in_one_place_the_killed_leaves_nothing_one_is_whole_and_the_sl
     slow.send_signal(signal.SIGCONT)
     _, problem = slow.communicate(timeout=WAIT_SECONDS)
     assert slow.returncode == 2, problem
-    assert "another run prepared something else in" in problem
+    assert "another run has prepared another dataset in" in problem
     assert Dataset.open(dataset.path) == dataset
     dataset.verify()
     assert [path.name for path in place.iterdir()] == ["out"]

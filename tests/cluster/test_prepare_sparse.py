@@ -262,7 +262,7 @@ def test_a_pipeline_of_the_user_may_end_in_sparse_vectors(texts: DataFrame, tmp_
         ({"labels": "array(1.5, 2.0)"}, "'labels' has 6 rows that are not whole numbers"),
         ({"text": "if(part = 'test', ' -- ', text)"}, "2 rows have no word in 'text'"),
         ({"text": "if(part = 'test', null, text)"}, "column 'text' has 2 rows that are null"),
-        ({"labels": "map('a', 'b')"}, "which fits no task: classification takes whole numbers, strings"),
+        ({"labels": "map('a', 'b')"}, "which fits no task: classification needs whole numbers, strings"),
     ],
 )
 def test_rows_that_cannot_be_learned_from(

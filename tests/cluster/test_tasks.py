@@ -317,7 +317,7 @@ def test_groups_that_cannot_be_ranked_within_are_refused(
         "'query' .qid. is double: a group is named by a whole number or a text": {
             "raw": queries.withColumn("query", sf.rand(0)),
         },
-        "'query' is string, and ranking orders rows by how relevant they are": {
+        "'query' is string, but ranking orders rows by how relevant they are": {
             "raw": queries.withColumn("number", sf.length("query")),
             "label": "query",
             "qid": "number",

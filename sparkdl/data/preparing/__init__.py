@@ -1,1 +1,1 @@
-"""A DataFrame becomes a dataset: split, checked, ordered, cut into equal row groups, written whole."""
+"""Turns a DataFrame into a dataset: rows are split, checked, ordered, and written as row groups of equal size."""

@@ -1,6 +1,6 @@
-"""Rows on their way to tasks and from task to task: in batches and blocks that memory has room for.
+"""Batches and blocks of rows for tasks, of sizes that fit into memory.
 
-Spark moves a few large values, blocks, instead of every row by itself.
+For a shuffle, rows are packed into blocks, so that Spark moves a few large values instead of single rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,30 +32,30 @@ __all__ = [
 
 KEY = "key"
 BLOCKS = f"{KEY} int, block binary"
-"""The columns of blocks, for Spark: by which key it finds the task that the rows of a block go to, and an Arrow message
-with these rows, in the order of the task's places that they go to."""
+"""The columns of blocks in Spark: the key by which Spark finds the destination task of a block's rows, and an Arrow
+message with these rows, in the order of their places."""
 _PLACE = f"{WORKING}place"
-"""The column of a message that says to which place a row goes."""
+"""The column of a message with the place of each row: the row group that it belongs to."""
 _ARROW_BYTES = 1 << 26
-"""Inputs that Spark hands to a task at a time, beside its own limit on rows: large images would not fit otherwise."""
+"""The most bytes that Spark passes to a task at a time, besides its own limit on rows: for large images."""
 _BATCH_ROWS = 1 << 12
-"""The most rows at a time. A block that a task sends counts as a row to Spark: the fewer, the larger blocks may be."""
+"""The most rows at a time. To Spark, a block is a row: with a smaller limit, blocks may be larger."""
 RAW_BYTES = 16
-"""About what a raw number takes in a task, before rows are stacked."""
+"""About the bytes of a raw number in a task, before rows are stacked."""
 _SCHEMA = pa.schema({KEY: pa.int32(), "block": pa.binary()})
 _TASK_BYTES = 1 << 25
-"""About the most rows that a task gets of places that are smaller: each task takes a tenth of a second to begin."""
+"""About the bytes of rows per task, if places are smaller: starting a task takes a tenth of a second."""
 _WAITING_BYTES = 1 << 25
-"""Rows that wait in a task until blocks are made of them: many enough that blocks are few."""
+"""The bytes of rows that a task collects before it makes blocks of them, so that there are few blocks."""
 
 
 def packed(
     dealt: Iterable[tuple[NDArray[np.int64], pa.RecordBatch]], keys: NDArray[np.int32], *, block_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Blocks of at most ``block_rows`` rows, each of rows that go to one task. Runs in a task.
+    """Blocks of at most ``block_rows`` rows; all rows of a block go to the same task. Runs in a task.
 
-    ``dealt`` are rows, and for each of them its place; ``keys`` are those of all places, as of :func:`keys_for`. Blocks
-    of one place each would be blocks of one row where there are very many places, and mostly bytes of messages.
+    ``dealt`` are rows with their places; ``keys`` are the keys of all places (:func:`keys_for`). A block has rows of
+    several places: with very many places, blocks for a single place would have one row, and be mostly overhead.
     """
     places: list[NDArray[np.int64]] = []
     waiting: list[pa.RecordBatch] = []
@@ -72,9 +72,10 @@ def packed(
 
 
 def opened(blocks: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table, NDArray[np.int64]]]:
-    """By place, all rows that have come to a task, and which of them go there. Runs in a task.
+    """For each place of a task, all rows that the task has received, and the numbers of those that belong to the place.
 
-    The rows must fit into its memory. They are not taken apart here: who orders those of a place does both at once.
+    Runs in a task; the rows must fit into its memory. They are not separated here, because the caller separates and
+    sorts the rows of a place in one step.
     """
     tables = []
     for batch in blocks:
@@ -90,22 +91,22 @@ def opened(blocks: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table, ND
     numbers = places - places.min()
     order = np.argsort(numbers.astype(np.min_scalar_type(numbers.max())), kind="stable")  # small numbers: a radix sort
     stretches = _stretches(places[order])
-    if len(stretches) > 1:  # else it may be a large row group, of which there is no second copy to be
+    if len(stretches) > 1:  # otherwise it may be a large row group, which should not be copied
         rows = rows.combine_chunks()
     for begin, end in stretches:
         yield int(places[order[begin]]), rows, order[begin:end]
 
 
 def num_tasks(places: int, all_bytes: int) -> int:
-    """How many tasks the rows of all places go to: few, as each takes a while to begin, but with room for all rows."""
+    """The number of tasks for the rows of all places: few, as starting a task takes time, but enough for memory."""
     return max(min(places, -(-all_bytes // _TASK_BYTES)), 1)
 
 
 def keys_for(places: int, tasks: int) -> NDArray[np.int32]:
-    """A key for each place, by which Spark's ``repartition(tasks, KEY)`` gives all tasks equally many places.
+    """A key for each place, such that Spark's ``repartition(tasks, KEY)`` gives all tasks equally many places.
 
-    Spark takes the hash of a key modulo the number of partitions. With the keys 0, 1, 2 … a third of the tasks would
-    have nothing to do, and others would need memory for twice as much and more.
+    Spark uses the hash of a key modulo the number of partitions. With the keys 0, 1, 2 …, a third of the tasks would
+    have nothing to do, and others would need twice the memory or more.
     """
     keys = np.zeros(tasks, np.int32)
     missing, first = np.ones(tasks, bool), 0
@@ -136,13 +137,13 @@ def _cut(
 
 
 def _stretches(values: NDArray[np.int32]) -> list[tuple[int, int]]:
-    """Where the stretches of equal values begin and end."""
+    """The begin and the end of each run of equal values."""
     changes = (np.flatnonzero(np.diff(values)) + 1).tolist()
     return list(zip([0, *changes], [*changes, len(values)], strict=True)) if len(values) else []
 
 
 def to_message(rows: pa.Table | pa.RecordBatch) -> bytes:
-    """Rows as one value to Spark: an Arrow message."""
+    """Rows as an Arrow message, which is a single value to Spark."""
     content = pa.BufferOutputStream()
     with pa.ipc.new_stream(content, rows.schema) as writer:
         writer.write(rows)
@@ -151,21 +152,21 @@ def to_message(rows: pa.Table | pa.RecordBatch) -> bytes:
 
 
 def rows_of_block(batch_rows: int, row_bytes: int) -> int:
-    """How many rows a block may have, of which Spark hands so many to a task at a time as it would rows."""
+    """The number of rows of a block, such that a batch of blocks, as Spark passes it to a task, fits into memory."""
     return max(_ARROW_BYTES // (batch_rows * row_bytes), 1)
 
 
 @contextmanager
 def small_batches(spark: "SparkSession", row_bytes: int) -> Iterator[int]:
-    """Spark hands rows, or blocks of them, to tasks in batches that fit into memory: of as many as it says, at most.
+    """Within this context, Spark passes rows or blocks to tasks in batches that fit into memory. Yields their size.
 
-    Runs on the driver, for the jobs that start in the context.
+    Runs on the driver.
     """
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(key)
     limit = int(before or 0)
     largest = min(max(_ARROW_BYTES // row_bytes, 1), _BATCH_ROWS)
-    rows = min(limit, largest) if limit > 0 else largest  # to Spark, 0 and less is no limit
+    rows = min(limit, largest) if limit > 0 else largest  # for Spark, 0 and less means no limit
     spark.conf.set(key, rows)
     try:
         yield rows

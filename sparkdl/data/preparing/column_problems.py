@@ -1,4 +1,4 @@
-"""What can be wrong with the values of a raw column, in words."""
+"""The problems that values of a raw column can have, in words."""
 
 from sparkdl.data.bad_rows import COUNT, Problem
 from sparkdl.data.preparing.features import InputPlan
@@ -7,9 +7,9 @@ __all__ = ["column_problems"]
 
 
 def column_problems(name: str, inputs: InputPlan, is_staged: bool) -> list[tuple[str, Problem]]:
-    """Values that are ``missing``, ``infinite``, or not of the same ``width`` as others, each yet without a test.
+    """The possible problems of a column, ``missing``, ``infinite`` and ``width`` (of another width), without tests.
 
-    Stages make other values of some.
+    Problems that a stage handles are not included.
     """
     kind, column = inputs.raw_columns[name], f"column {name!r}"
     in_lists = kind == "vector" or kind.startswith("array")

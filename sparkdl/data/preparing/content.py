@@ -1,4 +1,4 @@
-"""All of a dataset but its card: the fitted stages, the labels and the row groups; and what the card says of them."""
+"""Writes all of a dataset except its card: the fitted stages, the labels and the row groups; and makes the card."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["write_content"]
 
 _SPARSE_ROW_BYTES = 1 << 10
-"""About what a sparse row takes: some hundred features of 8 bytes."""
+"""About the bytes of a sparse row: some hundred features of 8 bytes."""
 
 
 def write_content(
@@ -51,7 +51,7 @@ def write_content(
     foreign: FoundRows | None,
     kept: ExitStack,
 ) -> Card:
-    """Write everything but the card; of rows that stay in place, no row groups. What Spark keeps for it is ``kept``."""
+    """Write everything except the card; for rows that stay in place, no row groups. ``kept`` holds Spark's caches."""
     inputs, task, findings = found.inputs, found.task, found.findings
     counted = found.counted
     ready, listed, fitted = _with_inputs(found, settings, folder)
@@ -69,7 +69,7 @@ def write_content(
         made = listed.withColumn(WRONG, what_is_wrong(problems))
         left = examine(made, problems, settings, task, named=named)
         ready = listed = counted = left.usable(made)
-        # The fingerprint is that of the rows as they came.
+        # The fingerprint is that of the raw rows.
         findings = replace(left, fingerprint=findings.fingerprint, label_type=findings.label_type)
     if task == "language_modelling":
         assert fitted is not None
@@ -87,7 +87,7 @@ def write_content(
     else:
         assert isinstance(specs, InputSpec)
         written = record_row_groups(foreign, found, fitted, specs, folder)
-    # Tasks that write know neither the raw columns of such rows nor their values.
+    # Tasks that write do not have the raw columns and values of such rows.
     if any(split.unusable for split in written.splits.values()):
         examine(listed.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task, named=named)
     return Card.create(
@@ -122,9 +122,9 @@ def write_content(
 
 
 def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFrame, DataFrame, FittedPipeline | None]":
-    """The rows with what preprocessing makes of them, as they are best written, and as Spark can look into them.
+    """The rows with preprocessed inputs, once in the format that is fastest to write, and once readable for Spark.
 
-    Fits the preprocessing on the training split, and writes what was fitted.
+    Fits the preprocessing on the training split, and writes it.
     """
     from pyspark.sql import functions as sf
 
@@ -137,7 +137,7 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
             fitted = fit(inputs.stages, found.looked_at)
         write_file(join(folder, PREPROCESSING, STAGES_FILE), fitted.as_json())
         made = found.made(fitted)
-        # Groups are gathered as lists.
+        # Spark collects the rows of groups as lists.
         return made if settings.qid else found.made(fitted, in_bytes=True), made, fitted
     assert inputs.pipeline is not None
     training = found.rows().where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
@@ -147,19 +147,19 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
 
 
 def _made_problems(inputs: InputPlan, settings: Prepare) -> list[Problem]:
-    """What can be wrong with what preprocessing has made."""
+    """The problems that preprocessed inputs can have."""
     return made_problems(inputs) if inputs.parts else [unusable(inputs.column, sparse=settings.sparse)]
 
 
 def _row_bytes(specs: InputSpec | dict[str, InputSpec], settings: Prepare) -> int:
-    """About what the features of a row take."""
+    """About the bytes of a row's features."""
     if isinstance(specs, InputSpec):
         return _SPARSE_ROW_BYTES if settings.sparse else specs.row_bytes
     return sum(_SPARSE_ROW_BYTES if spec.kind == "sparse" else spec.row_bytes for spec in specs.values())
 
 
 def _num_groups(findings: Findings, specs: InputSpec | dict[str, InputSpec], settings: Prepare) -> dict[str, int]:
-    """Into how many row groups each split is cut."""
+    """The number of row groups of each split."""
     each = findings.queries.mean if findings.queries else 1.0
     rows, row_bytes = findings.split_rows, _row_bytes(specs, settings)
     return {split: num_groups(count, row_bytes, settings, each=each) for split, count in rows.items()}
@@ -168,7 +168,7 @@ def _num_groups(findings: Findings, specs: InputSpec | dict[str, InputSpec], set
 def _layout(
     found: Look, findings: Findings, specs: InputSpec | dict[str, InputSpec], settings: Prepare, folder: str
 ) -> Layout:
-    """What a row consists of. Writes the file of the labels where there are very many."""
+    """The layout of a row. Writes the file of the labels, if there are very many."""
     from pyspark.sql import functions as sf
 
     task, labels = found.task, None
@@ -188,7 +188,7 @@ def _layout(
 
 
 def _described_inputs(specs: InputSpec | dict[str, InputSpec], written: Written) -> dict[str, Any]:
-    """What the card says of the inputs, when all rows are known."""
+    """The card's description of the inputs, after all rows have been written."""
     if isinstance(specs, InputSpec):
         return {"input": specs.model_copy(update={"mean": written.mean, "std": written.std})}
     return {"inputs": with_written(specs, written)}
@@ -197,7 +197,7 @@ def _described_inputs(specs: InputSpec | dict[str, InputSpec], written: Written)
 def _examples(
     found: Look, fitted: FittedPipeline | None, ready: "DataFrame", counted: "DataFrame", settings: Prepare
 ) -> RowsToWrite:
-    """What is written of the rows, by tasks that know them or by Spark."""
+    """The rows to write, read by tasks themselves or by Spark."""
     from pyspark.sql import functions as sf
 
     if found.known and fitted:

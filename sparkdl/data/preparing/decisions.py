@@ -1,4 +1,4 @@
-"""The settings that decide what a dataset holds, as its card keeps them. Runs on the driver."""
+"""The settings that decide the content of a dataset, which its card stores. Runs on the driver."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -13,13 +13,13 @@ _KNOWN_BY = "sha256:"
 
 
 def kept_settings(settings: Prepare) -> dict[str, Any]:
-    """All settings but those that say where rows come from and where they go, and tokenisers are.
+    """All settings except the locations of the source, the output and tokenisers.
 
-    Raises :class:`ConfigError` for a tokeniser that is not there.
+    Raises :class:`ConfigError` if a tokeniser does not exist.
     """
     kept = settings.model_dump(mode="json", exclude={"output", "source"})
     if settings.task == "language_modelling":
-        del kept["label"]  # it has none
+        del kept["label"]  # there is no label
     for each in kept.get("inputs", {}).values():
         if each["tokenizer"] and not each["tokenizer"].startswith(_KNOWN_BY):
             each["tokenizer"] = _KNOWN_BY + _hash(each["tokenizer"])
@@ -34,7 +34,7 @@ def _hash(tokenizer: str) -> str:
 
 
 def differing(kept: Mapping[str, Any], now: Prepare | Mapping[str, Any], keys: Collection[str] = ()) -> list[str]:
-    """In which decisions, or in which of ``keys``, a card's are others than those of now, in words for an error."""
+    """The settings, or those of ``keys``, in which a card and the current settings differ, in words for an error."""
     wanted = kept_settings(now) if isinstance(now, Prepare) else now
     before = _as_of_today(kept)
     return [
@@ -45,10 +45,10 @@ def differing(kept: Mapping[str, Any], now: Prepare | Mapping[str, Any], keys: C
 
 
 def _as_of_today(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What a card keeps, with what sparkdl has learned to decide since then at its default."""
+    """A card's settings, with the defaults for settings that did not exist when it was written."""
     known = {key: value for key, value in kept.items() if key in Prepare.model_fields}
-    somewhere = "output"  # of which nothing is decided
+    somewhere = "output"  # has no influence on the content
     try:
         return {**kept, **kept_settings(Prepare.model_validate({**known, "output": somewhere}))}
-    except ConfigError:  # what could be set then cannot be set now, and so is not what is asked for
+    except ConfigError:  # these settings are no longer valid, so they differ from the current ones
         return {**kept_settings(Prepare(output=somewhere)), **kept}

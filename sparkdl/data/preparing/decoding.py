@@ -1,4 +1,4 @@
-"""Encoded images in a column become pixels before rows are examined. Runs on the driver, lazily; tasks decode."""
+"""Decodes images in a column before rows are examined. Runs on the driver, lazily; Spark tasks decode."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["FILE_BYTES", "decoded", "decoding_problems", "with_files"]
 
 FILE_BYTES = 1 << 21
-"""About the most that an encoded image takes: no more rows are handed to a task than memory has room for such."""
+"""About the size of a large encoded image, for limiting the rows that a task gets at a time."""
 _UNDECODED = f"{WORKING}undecoded"
-"""With a number behind it: the working column that says which kind of problem an image is, or null."""
+"""The prefix of working columns with the kind of problem of an image that cannot be decoded, or null."""
 _BEGIN_BYTES = 12
-"""So many show which format a file has."""
+"""The number of first bytes by which a file's format is recognised."""
 
 
 def with_files(rows: "DataFrame", inputs: InputPlan) -> list[int]:
-    """Which of the inputs that are images are encoded: some begin as files of images do.
+    """The numbers of the image inputs that contain encoded files, recognised by their first bytes.
 
-    Tasks read rows until they find such a one. Raises :class:`DataError` where ``image_shape`` asks for channels that
-    files are not decoded to.
+    Spark tasks read rows until they find one. Raises :class:`DataError` if ``image_shape`` has a number of channels to
+    which files cannot be decoded.
     """
     return [number for number, image in enumerate(_images(inputs)) if _has_files(rows, image)]
 
@@ -57,10 +57,10 @@ def _has_files(rows: "DataFrame", inputs: InputPlan) -> bool:
 
 
 def decoded(rows: "DataFrame", inputs: InputPlan, numbers: Sequence[int]) -> "DataFrame":
-    """The rows with pixels in place of encoded images, of the inputs that :func:`with_files` has found.
+    """The rows with pixels in place of encoded images, for the inputs that :func:`with_files` has found.
 
-    What is wrong with the others, :func:`decoding_problems` says. ``rows`` have the hashes that are made of them
-    already: those of files, which no other size or decoder changes.
+    :func:`decoding_problems` lists the problems of images that cannot be decoded. ``rows`` already have their hashes:
+    these are of the encoded files, so that they do not depend on the size or the decoder.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -76,7 +76,7 @@ def decoded(rows: "DataFrame", inputs: InputPlan, numbers: Sequence[int]) -> "Da
 
 
 def decoding_problems(rows: "DataFrame", inputs: InputPlan) -> list[Problem]:
-    """What can be wrong with encoded images; nothing of rows that :func:`decoded` has not made."""
+    """The problems that encoded images can have; none for rows without the columns of :func:`decoded`."""
     from pyspark.sql import functions as sf
 
     return [

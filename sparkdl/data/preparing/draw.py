@@ -1,8 +1,7 @@
-"""Which split each row is of.
+"""Draws the split of each row.
 
-A split depends on the row's content, on its number among the rows that are equal to it, and on the seed alone. Equal
-rows are interchangeable, so that whichever of them has which number, the same rows give the same dataset however Spark
-partitioned them.
+A split depends only on the row's content, its number among equal rows, and the seed. Equal rows are interchangeable, so
+the same rows give the same dataset, however Spark partitions them and whichever numbers equal rows get.
 """
 
 from collections.abc import Sequence
@@ -43,23 +42,23 @@ __all__ = [
 ]
 
 DRAW = f"{WORKING}draw"
-"""A hash of what is drawn together and the seed, which decides the split."""
+"""The hash that decides the split: of the row, or of the columns of ``split.group``, and of the seed."""
 GIVEN = f"{WORKING}given"
-"""The split that a row has before any is drawn, where a column or a time says so; all others are ``train``."""
+"""The split of a row before any are drawn: from a column or a time, else ``train``."""
 _NUMBER = f"{WORKING}number"
 _END = f"{WORKING}end"
-"""With a number behind it: below which share the rows of a class move to a split."""
+"""The prefix of working columns with the share below which the rows of a class move to a split."""
 _UNIT = 1 << 53
 """Hashes modulo this, divided by it, are exact doubles that are uniform in [0, 1)."""
 
 
 def draws_rows(settings: Prepare) -> bool:
-    """Whether each row is drawn by itself: rows of a group are drawn together."""
+    """Whether each row is drawn independently. Otherwise the rows of a group are drawn together."""
     return not settings.qid and not settings.split.group
 
 
 def with_given(rows: "DataFrame", settings: Prepare) -> "DataFrame":
-    """Add what the settings say of a row's split: the one that is given, and what is drawn together with others.
+    """Add the given split of each row, and the hash of its group, if rows are drawn in groups.
 
     Runs on the driver, lazily.
     """
@@ -81,15 +80,16 @@ def with_hashes(rows: "DataFrame", content: Sequence[str], settings: Prepare) ->
 
 
 def with_order(rows: "DataFrame", settings: Prepare) -> "DataFrame":
-    """Add what rows are sorted by, to rows that have the hash of their content. Runs on the driver, lazily."""
+    """Add the hash by which rows are sorted, to rows with the hash of their content. Runs on the driver, lazily."""
     return rows.withColumn(ORDER, hash_of([CONTENT_HASH], settings.seed, "order"))
 
 
 def with_numbers(rows: "DataFrame", settings: Prepare, *, then_by: Sequence[str] = ()) -> "DataFrame":
-    """Number the rows that are equal, and draw and order each by its number. Runs on the driver, lazily.
+    """Number equal rows, and include the number in the hashes for split and order. Runs on the driver, lazily.
 
-    The first of them stays where it would be alone. ``then_by`` are columns that tell them apart, for who keeps more of
-    a row than what the dataset is made of. Rows that differ and have one hash are numbered by the other.
+    The first of several equal rows has the same hashes as if it were alone. ``then_by`` are columns that decide the
+    order of equal rows, if the caller keeps columns that are not in the dataset. Different rows with one equal hash are
+    numbered by their other hash.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
@@ -115,35 +115,35 @@ def with_split(rows: "DataFrame", settings: Prepare) -> "DataFrame":
 
 
 def begin_of_train(settings: Prepare) -> float:
-    """The share from which on rows stay in ``train``."""
+    """The share from which rows stay in ``train``."""
     return max((end for _, end in split_ends(settings)), default=0.0)
 
 
 def in_train(draw: NDArray[np.int64], begin: float) -> NDArray[np.bool_]:
-    """Whether :func:`with_split` leaves rows in ``train``, which begins behind all other shares. Runs in a task."""
+    """Whether :func:`with_split` leaves rows in ``train``, whose range follows all other shares. Runs in a task."""
     stays: NDArray[np.bool_] = shares(draw) >= begin
     return stays
 
 
 def shares(draw: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Where in [0, 1) rows were drawn. Runs in a task."""
+    """The number in [0, 1) of each row, from its hash. Runs in a task."""
     found: NDArray[np.float64] = np.mod(draw, _UNIT) / float(_UNIT)
     return found
 
 
 def check_strata(task: TaskName | None, settings: Prepare) -> None:
-    """Raise :class:`DataError` for ``stratify`` where there is no class for each row."""
+    """Raise :class:`DataError` if ``stratify`` is set, but rows do not have a single class each."""
     if settings.split.stratify and task != "classification":
         raise DataError(
-            f"`split.stratify` splits the rows of each class separately, and the label column {settings.label!r} is"
+            f"`split.stratify` splits the rows of each class separately, but the label column {settings.label!r} is"
             f" for {task}: leave `stratify` out, or set `task: classification`"
         )
 
 
 def find_strata(good: "DataFrame", settings: Prepare) -> "DataFrame":
-    """For each class, which shares its rows move below, so that each split has its share of the class.
+    """For each class, the shares below which its rows move to splits, so that each split has its share of the class.
 
-    Runs on the driver, lazily. ``good`` are the rows that can be used, with hashes and label; only these travel.
+    Runs on the driver, lazily. ``good`` are the usable rows, with hashes and label; only these columns are shuffled.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
@@ -157,20 +157,20 @@ def find_strata(good: "DataFrame", settings: Prepare) -> "DataFrame":
     )
     bounds = []
     for number, (_, end) in enumerate(split_ends(settings)):
-        taken = sf.least(sf.floor(sf.lit(end) * sf.col("rows") + 0.5), sf.col("rows") - 1)  # one row stays in `train`
+        taken = sf.least(sf.floor(sf.lit(end) * sf.col("rows") + 0.5), sf.col("rows") - 1)  # one stays in `train`
         bounds.append(sf.min(sf.when(sf.col("place") >= taken, sf.col(DRAW))).alias(f"{_END}{number}"))
     return ranked.groupBy(LABEL).agg(*bounds)
 
 
 def with_strata(rows: "DataFrame", strata: "DataFrame") -> "DataFrame":
-    """Add for each row what :func:`find_strata` found for its class. Runs on the driver, lazily."""
+    """Add to each row the shares that :func:`find_strata` found for its class. Runs on the driver, lazily."""
     from pyspark.sql import functions as sf
 
     return rows.join(sf.broadcast(strata), LABEL, "left")
 
 
 def _given(settings: Prepare) -> "Column":
-    """The split that a row has before any is drawn."""
+    """The split of a row before any are drawn."""
     from pyspark.sql import functions as sf
 
     return sf.col(GIVEN) if settings.split.column or settings.split.time else sf.lit("train")
@@ -180,17 +180,17 @@ def _in_train(split: "Column", settings: Prepare) -> "Column":
     from pyspark.sql import functions as sf
 
     known = not settings.split.column and not settings.split.time
-    return sf.lit(True) if known else split == "train"  # Spark warns of what is plainly true
+    return sf.lit(True) if known else split == "train"  # Spark warns about trivially true conditions
 
 
 def _share() -> "Column":
-    """Where in [0, 1) a row was drawn."""
+    """The number in [0, 1) of a row, from its hash."""
     from pyspark.sql import functions as sf
 
     return sf.pmod(sf.col(DRAW), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
 
 
 def split_ends(settings: Prepare) -> list[tuple[str, float]]:
-    """The splits that rows are drawn for, and below which share, from the first one on."""
+    """The splits for which rows are drawn, each with the upper end of its share, in order."""
     fractions = dict(sorted(settings.split.fractions.items()))
     return list(zip(fractions, accumulate(fractions.values()), strict=True))

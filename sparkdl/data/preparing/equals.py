@@ -1,4 +1,4 @@
-"""Whether any two rows are equal, found from their hashes alone."""
+"""Finds out whether any two rows are equal, from their hashes alone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -18,13 +18,13 @@ __all__ = ["SENT", "are_equal", "have_equals", "sent_hashes"]
 SENT = "part int, hashes binary"
 
 _BITS = 10
-"""Hashes that begin with the same bits are compared in one task: a part in a thousand of all, or some such parts."""
+"""Hashes whose first bits are equal are compared in one task: a thousandth of all, or several such parts."""
 _AT_ONCE = 1 << 21
-"""Hashes that a task sorts before it sends them."""
+"""The number of hashes that a task sorts before it sends them."""
 
 
 def have_equals(rows: "DataFrame") -> bool:
-    """Whether any row is equal to another one. Runs on the driver; tasks compare hashes, which only travel."""
+    """Whether any row is equal to another one. Runs on the driver; tasks exchange and compare only hashes."""
 
     def sent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return sent_hashes(batch.column(0).to_numpy() for batch in batches)
@@ -33,12 +33,12 @@ def have_equals(rows: "DataFrame") -> bool:
 
 
 def are_equal(sent: "DataFrame") -> bool:
-    """Whether there are equals among what tasks send by :func:`sent_hashes`. Runs on the driver."""
+    """Whether there are equal hashes among those that tasks send by :func:`sent_hashes`. Runs on the driver."""
     return bool(sent.repartition("part").mapInArrow(_compared, "equal boolean").collect())
 
 
 def sent_hashes(hashes: Iterable[NDArray[np.int64]]) -> Iterator[pa.RecordBatch]:
-    """Hashes in parts, of which each is compared in one task."""
+    """Hashes in parts, each of which is compared in one task."""
     waiting: list[NDArray[np.int64]] = []
     for some in hashes:
         waiting.append(some)
@@ -58,7 +58,7 @@ def _in_parts(hashes: NDArray[np.int64]) -> pa.RecordBatch:
 
 
 def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row if there are equals among the hashes, and no row otherwise."""
+    """One row if some hashes are equal, otherwise no row."""
     found: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
     for batch in batches:
         for part, hashes in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):

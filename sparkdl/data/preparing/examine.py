@@ -1,4 +1,4 @@
-"""What the raw rows are, found in one pass: how many, which labels, a fingerprint; and what is wrong with them."""
+"""Examines the raw rows in one pass: their number, labels, fingerprint, and problems."""
 
 import json
 import re
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 __all__ = ["Findings", "check_sizes", "examine", "summed_up"]
 
 _SHOWN_LABELS = 5
-"""Unknown labels that an error lists."""
+"""The most unknown labels that an error lists."""
 _FINGERPRINT_BITS = 128
-"""Room for the sum of 64-bit hashes of as many rows as there can be."""
+"""Enough bits for the sum of the 64-bit hashes of any number of rows."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What one pass over the raw rows found."""
+    """The results of one pass over the raw rows."""
 
     label_names: tuple[str, ...]
-    """Of the training split, sorted: as numbers when all of them are whole numbers. Empty where labels are numbers
-    themselves, or very many."""
+    """The labels of the training split, sorted; as numbers if all are whole numbers. Empty for numeric labels, and if
+    there are very many."""
     class_counts: dict[str, tuple[int, ...]]
     """Rows per class, by split."""
     split_rows: dict[str, int]
     """Rows by split."""
     fingerprint: str
-    """Of the content, whatever the order of the rows."""
+    """The fingerprint of the content, independent of the order of rows."""
     queries: Queries | None = None
-    """The groups that are ranked within, which ``split_rows`` counts then."""
+    """For ranking: the groups, which ``split_rows`` then counts."""
     label_type: str | None = None
-    """The Spark SQL type of a label, where labels are classes."""
+    """The Spark SQL type of a label, if labels are classes."""
     unseen: tuple[Problem, ...] = ()
-    """What is wrong with rows whose labels no training row has."""
+    """The problems of rows whose labels no training row has."""
 
     def usable(self, rows: "DataFrame") -> "DataFrame":
-        """Those of the rows that were counted. ``rows`` have what :func:`examine` was given."""
+        """The rows that were counted. ``rows`` must have the columns that :func:`examine` needs."""
         good = rows.where(f"{WRONG} = 0").drop(WRONG)
         return good.where(what_is_wrong(self.unseen) == 0) if self.unseen else good
 
@@ -65,13 +65,12 @@ def examine(
 ) -> Findings:
     """Count, fingerprint and check the raw rows. Runs on the driver; tasks read the rows, once.
 
-    ``rows`` have the number of what is wrong with them, by ``problems``. ``named`` gives the same rows with the values
-    by which errors name them, where one is to be named; by default ``rows`` have these.
+    ``rows`` have the number of their problem in ``problems``. ``named`` returns the same rows with the values by which
+    errors name them, and is only called if a row has to be named; by default ``rows`` have these values.
 
-    Raises :class:`DataError` with the count and the first rows for rows that cannot be used, which with ``on_bad_rows:
-    skip`` are told in a warning and left out (:meth:`Findings.usable`): those with a problem, and those with labels
-    that the training split does not have. Raises it, too, for splits, asked-for ones without a row among them, that are
-    smaller than the number of ranks.
+    Rows with a problem, or with labels that the training split does not have, cannot be used. Raises
+    :class:`DataError` with their number and the first ones; with ``on_bad_rows: skip``, logs a warning and leaves them
+    out (:meth:`Findings.usable`). Also raises it for a split of the settings with fewer rows than ranks.
     """
     from pyspark.sql import functions as sf
 
@@ -109,14 +108,14 @@ def examine(
     if unseen := _unseen_labels(counts, task):
         judged = rows.withColumn(WRONG, what_is_wrong(unseen))
         unfit = _changed(unfit, lambda each: each.withColumn(WRONG, what_is_wrong(unseen)))
-        return replace(examine(judged, unseen, settings, task, named=unfit), unseen=tuple(unseen))  # or it raises
+        return replace(examine(judged, unseen, settings, task, named=unfit), unseen=tuple(unseen))  # or raises
     return _of_classes(counts, split_rows, fingerprint, settings)
 
 
 def summed_up(found: "Collection[Row]", settings: Prepare, task: TaskName) -> Findings | None:
-    """What :func:`examine` finds in rows without a problem, of which tasks have counted those of each split and label.
+    """The result of :func:`examine` for rows without problems, from tasks' counts of each split and label.
 
-    None where it would find labels that no training row has. Runs on the driver; raises what :func:`examine` raises.
+    None if there are labels that no training row has. Runs on the driver. Raises the errors of :func:`examine`.
     """
     split_rows, fingerprint = _added(found, settings)
     check_sizes(split_rows, settings)
@@ -139,7 +138,7 @@ def _added(found: "Collection[Row]", settings: Prepare) -> tuple[dict[str, int],
 
 
 def _of_labels(found: "Collection[Row]") -> dict[str, dict[str, int]]:
-    """By split and label, how many rows there are."""
+    """The number of rows by split and label."""
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     for row in found:
         counts[row[SPLIT]][row[LABEL]] = row["rows"]
@@ -152,7 +151,7 @@ def _of_classes(
     label_names = _label_names(counts["train"])
     if settings.class_names and not settings.class_names.keys() & set(label_names):
         shown = f"{', '.join(label_names[:_SHOWN_LABELS])}{', ...' if len(label_names) > _SHOWN_LABELS else ''}"
-        raise DataError(f"`class_names` names none of the labels ({shown}); write {{label: name}}")
+        raise DataError(f"`class_names` has none of the labels ({shown}); write {{label: name}}")
     class_counts = {split: tuple(counts[split].get(name, 0) for name in label_names) for split in split_rows}
     return Findings(label_names, class_counts, split_rows, fingerprint)
 
@@ -162,19 +161,20 @@ def _same(rows: "DataFrame") -> "DataFrame":
 
 
 def _changed(rows: "Callable[[], DataFrame]", change: "Callable[[DataFrame], DataFrame]") -> "Callable[[], DataFrame]":
-    """What gives rows, changed, once it is asked for them."""
+    """A function that returns the changed rows when it is called."""
     return lambda: change(rows())
 
 
 def _check_split(row: Any, settings: Prepare) -> None:
     if not SPLIT_NAME.fullmatch(row[SPLIT]) or row[SPLIT] == PREPROCESSING:
         raise DataError(
-            f"{row[SPLIT]!r} in column {settings.split.column!r} is no name for a split: use letters, digits, - and _"
+            f"{row[SPLIT]!r} in column {settings.split.column!r} is not a valid name of a split: use letters, digits, -"
+            " and _"
         )
 
 
 def check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
-    """Raise :class:`DataError` for a split, asked-for ones without a row among them, with fewer rows than ranks."""
+    """Raise :class:`DataError` if a split of the settings has fewer rows than ranks."""
     if "train" not in split_rows and settings.split.column:
         raise DataError(f"no row is in the split 'train'; column {settings.split.column!r} has {', '.join(split_rows)}")
     for split, rows in (dict.fromkeys(settings.split.names, 0) | dict(split_rows)).items():
@@ -190,7 +190,7 @@ def check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
 
 
 def _unseen_labels(counts: Mapping[str, Mapping[str, int]], task: TaskName) -> list[Problem]:
-    """By split, rows whose labels no training row has: nothing can be learned of them."""
+    """For each split, the problem of rows whose labels no training row has."""
     from pyspark.sql import functions as sf
 
     problems = []
@@ -198,7 +198,7 @@ def _unseen_labels(counts: Mapping[str, Mapping[str, int]], task: TaskName) -> l
         unseen = sorted(labels.keys() - counts["train"].keys())
         if unseen:
             shown = f"{', '.join(map(repr, unseen[:_SHOWN_LABELS]))}{', ...' if len(unseen) > _SHOWN_LABELS else ''}"
-            # One literal, however many there are: a plan of ten thousand would be slow to read.
+            # A single literal: Spark would be slow to analyse a plan with ten thousand of them.
             listed = sf.from_json(sf.lit(json.dumps(unseen)), "array<string>")
             given = sf.col(LABEL) if task == "multi_label" else sf.array(LABEL)
             problems.append(

@@ -1,4 +1,4 @@
-"""What a model is fed with: the raw columns it comes from, and whether Spark ML makes it of them."""
+"""Plans the inputs of a dataset: the raw columns from which they are made, and how."""
 
 import keyword
 import re
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 INPUTS = f"{WORKING}inputs"
-"""The working column that holds inputs that have names, each in a field."""
+"""The working column of named inputs: a struct with a field per input."""
 _FEATURES = "features"
 _COLUMNS_PER_GIB = 1000
-"""Columns that a driver plans for with a gibibyte, two stages included, as measured; 3,000 are too many for one."""
+"""The number of columns, with two stages, whose plan fits into one GiB of the driver's memory; 3,000 did not."""
 _LOOKED_AT = 100
-"""Rows that tell how wide a column is."""
+"""The number of rows from which the width of a column is determined."""
 _TOLERATES_MISSING = {"impute", "index", "hash"}
-"""Stages that give a missing value a meaning."""
+"""The stages that accept missing values."""
 
 
 @dataclass(frozen=True)
@@ -52,38 +52,38 @@ class InputPlan:
     kind: str
     """``image``, ``vector`` or ``sparse``."""
     column: str
-    """The column of the dataset that the inputs end up in."""
+    """The dataset's column of inputs."""
     raw_columns: dict[str, str]
-    """The raw columns it is made from, with their Spark types; ``vector`` where arrays become parts of one."""
+    """The raw columns from which it is made, with their Spark types; ``vector`` for arrays that become parts of one."""
     shape: tuple[int, ...] | None = None
-    """Of an image."""
+    """The shape of an image."""
     stages: UnfittedPipeline | None = None
-    """What makes the column from the raw ones; without it and ``pipeline``, the column is a raw one."""
+    """The stages that make the column; without ``stages`` and ``pipeline``, it is a raw column."""
     pipeline: "Pipeline | None" = None
-    """What makes it, where that is a pipeline of the user's own."""
+    """The user's own pipeline of pyspark.ml that makes the column."""
     may_be_missing: frozenset[str] = field(default_factory=frozenset)
-    """Raw columns whose nulls and NaNs preprocessing takes care of."""
+    """The raw columns whose nulls and NaNs preprocessing handles."""
     may_be_infinite: frozenset[str] = field(default_factory=frozenset)
-    """The same of infinite values."""
+    """The raw columns whose infinite values preprocessing handles."""
     widths: dict[str, int] = field(default_factory=dict)
-    """Of raw columns of arrays, and of vectors that are assembled."""
+    """The widths of raw columns of arrays, and of vectors that are assembled."""
     assembles: bool = False
-    """Whether the stages only put the raw columns side by side, and have nothing to learn."""
+    """Whether the stages only concatenate the raw columns, so that nothing has to be fitted."""
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of raw columns that are fields of structs, or values of maps: the way to them, from the column on."""
+    """For raw columns that are fields of structs, or values of maps: the column and the path below it."""
     knows_pixels: bool = False
-    """Whether images are raw pixels for certain, as the source made them."""
+    """Whether the source guarantees that images are raw pixels."""
     parts: "dict[str, NamedPart]" = field(default_factory=dict)
-    """The inputs by name, where they have names; ``raw_columns`` and ``stages`` are then those of all."""
+    """Named inputs by name; ``raw_columns`` and ``stages`` are then those of all inputs together."""
 
     @property
     def source(self) -> str:
-        """Where the inputs are before they are written: the column that is made, or the only raw one."""
+        """The column of the inputs before they are written: the result of stages, or the only raw column."""
         return self.column if self.preprocessed else next(iter(self.raw_columns))
 
     @property
     def staged_columns(self) -> dict[str, str]:
-        """The raw columns that stages read: all but images, which nothing but their decoding changes."""
+        """The raw columns that stages read: all except images, which are only decoded."""
         images = {column for part in self.parts.values() if part.plan.shape for column in part.plan.raw_columns}
         return {name: kind for name, kind in self.raw_columns.items() if name not in images}
 
@@ -98,10 +98,10 @@ class NamedPart(NamedTuple):
 
     plan: InputPlan
     made_in: str
-    """The column that its stages make, or the raw one of images."""
+    """The column that its stages make; for images, the raw column."""
     form: InputForm
     may_be: tuple[str, ...]
-    """What can be wrong with what stages have made; see :class:`~sparkdl.preprocessing.input_rows.MadeInput`."""
+    """The problems that the result of stages can have; see :class:`~sparkdl.preprocessing.input_rows.MadeInput`."""
 
 
 def choose_inputs(
@@ -113,10 +113,10 @@ def choose_inputs(
     prefix: str = f"{WORKING}stage",
     exact: bool = False,
 ) -> InputPlan:
-    """Decide which columns of the raw rows become the input, and how. Runs on the driver; reads a hundred rows at most.
+    """Decide which raw columns become the input, and how. Runs on the driver; reads at most a hundred rows.
 
-    ``output`` is what stages are to end in where there are other inputs, and ``prefix`` what the names of their columns
-    begin with; ``exact``: in float64.
+    If there are other inputs, ``output`` is the column of the result, and ``prefix`` the prefix of the columns of
+    stages; with ``exact``, the result is float64.
     Raises :class:`DataError` for a column that is missing or of a type that cannot be learned from.
     """
     image = settings.image
@@ -158,7 +158,7 @@ def choose_inputs(
     if stored_as_is and lists == columns and len(columns) == 1:
         return InputPlan("vector", _stored_as(columns[0]), raw_columns, widths=widths, fields=fields)
     raw_columns |= dict.fromkeys(lists, "vector")
-    taken = {name.lower() for name in (*rows.columns, *columns)}  # Spark tells no capitals apart
+    taken = {name.lower() for name in (*rows.columns, *columns)}  # Spark ignores case
     lone_vector = list(raw_columns.values()) == ["vector"] and not settings.stages and (output is None or not widths)
     column = output or _FEATURES
     while column in taken:
@@ -186,7 +186,7 @@ def choose_inputs(
 
 
 def _lone_image(rows: "DataFrame", settings: Prepare) -> str | None:
-    """The only one of the features, if it is binary, as nothing but an image is, and nothing else is made of it."""
+    """The single feature, if it is binary, which only images are, and there are no stages for it."""
     names = settings.features or []
     if len(names) != 1 or settings.stages or settings.sparse or settings.unit_norm or settings.qid:
         return None
@@ -195,25 +195,25 @@ def _lone_image(rows: "DataFrame", settings: Prepare) -> str | None:
 
 
 def check_number(rows: "DataFrame", columns: Sequence[str]) -> None:
-    """Raise :class:`DataError` for more columns than the driver has memory for: Java would end with the session."""
+    """Raise :class:`DataError` for more columns than fit into the driver's memory: the JVM would crash."""
     memory = str(rows.sparkSession.conf.get("spark.driver.memory", "1g"))
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
     mebibytes = int(found[1]) * {"k": 2**-10, "": 1, "m": 1, "g": 2**10, "t": 2**20}[found[2]] if found else 2**10
     limit = int(_COLUMNS_PER_GIB * mebibytes / 2**10)
     if len(columns) > limit:
         raise DataError(
-            f"there are {len(columns):,} columns to learn from, and Spark's plan of more than {limit:,} may not fit"
-            f" into the {memory} of the driver; have tasks read them by themselves (`prepare.source` with the format"
-            " `parquet`), put numbers that belong together into one column, an `array`, or set `spark.driver.memory` to"
+            f"there are {len(columns):,} columns to learn from, but Spark's plan of more than {limit:,} may not fit"
+            f" into the {memory} of the driver; let tasks read them directly (`prepare.source` with the format"
+            " `parquet`), combine numbers that belong together in one column of arrays, or set `spark.driver.memory` to"
             " more"
         )
 
 
 def raw_rows(rows: "DataFrame", inputs: InputPlan, settings: Prepare, *, row: str | None = None) -> "DataFrame":
-    """The columns that a dataset is made from, and nothing else. Runs on the driver, lazily.
+    """The columns from which a dataset is made, and nothing else. Runs on the driver, lazily.
 
-    Arrays that become parts of a vector are vectors. ``row`` is as in :func:`select_columns`, whose errors it raises.
-    Without it, the values come last by which errors name a row.
+    Arrays that become parts of a vector are vectors in the result. ``row`` is the same as in :func:`select_columns`,
+    whose errors this raises. Without ``row``, the last column has the values by which errors name a row.
     """
     wanted = [*inputs.raw_columns, *settings.keys, *([PROBLEM] if PROBLEM in rows.columns else [])]
     if row is None:
@@ -230,7 +230,7 @@ def raw_rows(rows: "DataFrame", inputs: InputPlan, settings: Prepare, *, row: st
 
 
 def _as_vector(name: str) -> "Column":
-    """A column of arrays as vectors, which have no nulls: such an element is not a number."""
+    """A column of arrays as vectors, in which null elements become NaN."""
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as sf
 
@@ -239,13 +239,13 @@ def _as_vector(name: str) -> "Column":
 
 
 def _stored_as(name: str) -> str:
-    """A raw column's name in a dataset: its own, if Petastorm's rows, which are namedtuples, can have such a field."""
+    """The name of a raw column in a dataset: its own, if it is valid in a namedtuple, which Petastorm uses for rows."""
     fits = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
     return name if fits and name.lower() not in (LABEL_COLUMN, WEIGHT_COLUMN) else _FEATURES
 
 
 def image_fits(image: "Column", shape: Sequence[int]) -> "Column":
-    """Whether Spark's image struct says (height, width, channels); two shapes may have as many bytes."""
+    """Whether Spark's image struct has this shape: two shapes may have the same number of bytes."""
     height, width, channels = shape
     return (image["height"] == height) & (image["width"] == width) & (image["nChannels"] == channels)
 
@@ -254,8 +254,8 @@ def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int
     kind = rows.schema[column].dataType.typeName()
     if kind not in ("binary", "struct"):
         raise DataError(
-            f"column {column!r} is {kind}; an image is binary (the bytes of a file, or one a value) or Spark's image"
-            " struct"
+            f"column {column!r} is {kind}; images must be binary (the bytes of a file, or one byte per value) or"
+            " Spark's image struct"
         )
     if settings.image_shape:
         shape = tuple(settings.image_shape)
@@ -277,16 +277,16 @@ def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int
 
 
 def width_of(value: "Column", kind: str) -> "Column":
-    """How wide a Spark ML vector, sparse or dense, or an array is; null where there is none."""
+    """The width of a Spark ML vector, sparse or dense, or of an array; null for null."""
     from pyspark.sql import functions as sf
 
     parts = sf.unwrap_udt(value) if kind == "vector" else None
     width = sf.size(value) if parts is None else sf.coalesce(parts["size"], sf.size(parts["values"]))
-    return sf.when(value.isNotNull(), width)  # to Spark, a null is of size -1
+    return sf.when(value.isNotNull(), width)  # Spark's size of null is -1
 
 
 def _widths(rows: "DataFrame", kinds: Mapping[str, str]) -> dict[str, int]:
-    """How wide the vectors and arrays among the columns are in most of the first rows; without rows, no widths."""
+    """The most frequent widths of columns of vectors and arrays in the first rows; empty without rows."""
     from pyspark.sql import functions as sf
 
     lists = [name for name, kind in kinds.items() if kind == "vector" or kind.startswith("array<")]

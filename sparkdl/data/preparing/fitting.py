@@ -1,4 +1,4 @@
-"""Stages learn from the training rows: tasks find sums and counts of theirs, and Spark adds these up."""
+"""Fits stages to the training rows: tasks compute sums and counts of their rows, and Spark adds these up."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 __all__ = ["WHAT_ROWS_SAY", "fit", "fitted_columns", "look", "look_at"]
 
 WHAT_ROWS_SAY = "stage int, place int, text string, times bigint, sums binary"
-"""What tasks find: sums of a stage, or how often it has counted a text. For Spark."""
+"""The columns that tasks return: sums of a stage, or how often it has counted a text."""
 _SCHEMA = pa.schema(
     {"stage": pa.int32(), "place": pa.int32(), "text": pa.string(), "times": pa.int64(), "sums": pa.binary()}
 )
 _TEXTS_WAITING = 1 << 20
-"""Counted texts that a task keeps, before it hands them on."""
+"""The number of counted texts that a task keeps before it passes them on."""
 
 
 def fit(pipeline: UnfittedPipeline, looked_at: "Callable[[UnfittedPipeline], DataFrame]") -> FittedPipeline:
     """Fit the stages. Runs on the driver; tasks read the rows.
 
-    ``looked_at`` is what tasks find for those that can be fitted next (:func:`look_at`): rows are read once for all
-    stages that do not wait for one another. Raises :class:`~sparkdl.errors.DataError` for rows that a stage cannot
-    learn from.
+    ``looked_at`` returns the sums and counts for the stages that can be fitted next (:func:`look_at`): one pass over
+    the rows serves all stages that do not depend on one another. Raises :class:`~sparkdl.errors.DataError` for rows
+    that a stage cannot be fitted to.
     """
     while learners := pipeline.learners:
         found = looked_at(pipeline).persist()
@@ -46,9 +46,9 @@ def fit(pipeline: UnfittedPipeline, looked_at: "Callable[[UnfittedPipeline], Dat
 
 
 def look_at(rows: "DataFrame", raw_columns: Mapping[str, str], pipeline: UnfittedPipeline) -> "DataFrame":
-    """What rows say to the stages that can be fitted next. Runs on the driver, lazily.
+    """The sums and counts of rows for the stages that can be fitted next. Runs on the driver, lazily.
 
-    The rows have the raw columns of these Spark types, and can be used.
+    The rows have the raw columns of these Spark types, and are usable.
     """
     kinds = dict(raw_columns)
 
@@ -61,7 +61,7 @@ def look_at(rows: "DataFrame", raw_columns: Mapping[str, str], pipeline: Unfitte
 def fitted_columns(
     columns: Iterable[pa.Array], raw_columns: Mapping[str, str], needs: Mapping[str, int | None]
 ) -> dict[str, Column]:
-    """Raw columns of rows that can be used, as stages take them. Runs in a task."""
+    """Raw columns of usable rows in the types that stages need. Runs in a task."""
     return {
         name: fitted_rows(column, name, kind, width=needs.get(name), gaps=True)[0]
         for column, (name, kind) in zip(columns, raw_columns.items(), strict=True)
@@ -71,7 +71,7 @@ def fitted_columns(
 def look(
     rows: Iterable[Sequence[pa.Array]], raw_columns: Mapping[str, str], pipeline: UnfittedPipeline
 ) -> Iterator[pa.RecordBatch]:
-    """What some rows say to the stages that can be fitted next, from their raw columns. Runs in a task."""
+    """The sums and counts of some rows for the stages that can be fitted next. Runs in a task."""
     sums: dict[int, ExactSums] = {}
     texts: dict[tuple[int, int], list[pa.Array]] = defaultdict(list)
     waiting = 0
@@ -94,7 +94,7 @@ def look(
 
 
 def _counted(texts: Mapping[tuple[int, int], list[pa.Array]]) -> Iterator[pa.RecordBatch]:
-    """How often each text is there."""
+    """How often each text occurs."""
     for (stage, place), parts in texts.items():
         table = pa.table(
             {
@@ -124,7 +124,7 @@ def _summed(sums: Mapping[int, ExactSums]) -> pa.RecordBatch:
 
 
 def _merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The sums of all tasks together, however many these are."""
+    """The total of the sums of all tasks."""
     sums: dict[int, ExactSums] = {}
     for batch in batches:
         for stage, content in zip(batch.column("stage").to_pylist(), batch.column("sums"), strict=True):
@@ -146,7 +146,7 @@ def _facts(found: "DataFrame", learners: Mapping[int, Learner]) -> dict[int, Fac
 
 
 def _counts(found: "DataFrame", learners: Mapping[int, Learner]) -> list[Any]:
-    """How often each text is there, of those that stages want."""
+    """How often each text occurs, for the texts that stages need."""
     from pyspark.sql import functions as sf
 
     key = ["stage", "place", "text"]

@@ -1,4 +1,4 @@
-"""The form of a dataset's inputs, as its card says it."""
+"""The specification of a dataset's inputs for its card."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -20,13 +20,13 @@ __all__ = ["input_spec"]
 
 
 def input_spec(found: Look, fitted: FittedPipeline | None, rows: "DataFrame") -> InputSpec:
-    """The input's form; the width of a vector that stages make is known from the first row."""
+    """The input's specification; the width of a vector that stages make is taken from the first row."""
     inputs = found.inputs
     if inputs.assembles and not inputs.widths:
         return InputSpec(column=inputs.column, kind="vector", shape=(len(inputs.raw_columns),), dtype="float32")
     if inputs.shape:
         return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
-    if not inputs.preprocessed and inputs.source in inputs.widths:  # which is what all rows have: others were found
+    if not inputs.preprocessed and inputs.source in inputs.widths:  # rows of other widths were already found
         return InputSpec(column=inputs.column, kind="vector", shape=(inputs.widths[inputs.source],), dtype="float32")
     if found.known and fitted:
         rows = RowsOfTasks(found.known, fitted, ()).map([inputs.column], _the_first, f"`{inputs.column}` binary")

@@ -1,7 +1,7 @@
-"""Rows of which tasks know all that is needed: Spark sees blocks of facts, and as few rows as can be.
+"""Rows whose facts (hashes, label, split) tasks compute themselves, so that Spark only handles blocks of facts.
 
-A look by Spark costs a core some three microseconds a row: to take it from a task, to keep it, and to hand it back. A
-block of some thousand rows costs no more than one of them.
+Passing a row from a task to Spark, storing it, and passing it back costs a core about three microseconds. A block of
+some thousand rows costs no more than one row.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,39 +36,39 @@ if TYPE_CHECKING:
 __all__ = ["KnownRows", "know_rows", "plan_facts"]
 
 _FACTS_BYTES = 1 << 19
-"""About what a block of facts takes."""
+"""About the bytes of a block of facts."""
 _CHANGED = "the rows changed while they were read; prepare from a source that gives the same rows each time"
 _PLAIN = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string"}
-"""Types of labels and weights that tasks read as Spark does."""
+"""The types of labels and weights that tasks can read like Spark."""
 _COUNTS = f"{SPLIT} string, {LABEL} string, rows bigint, hashes decimal(38,0)"
 _TRAIN = "train"
 
 OverFacts = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Pairs = Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]
-"""Batches of rows, each with their facts."""
+"""Batches of rows, each with its facts."""
 
 
 class KnownRows(NamedTuple):
-    """Rows, and blocks of what tasks know of them, which Spark keeps."""
+    """Rows, and the blocks of their facts, which Spark caches."""
 
     reader: FileReader | SparkReader
     columns: list[str]
-    """Those that are read, the ones that inputs are made from first."""
+    """The columns that are read; those from which inputs are made come first."""
     inputs: InputPlan
     plan: FactsPlan
     blocks: "DataFrame"
     numbered: bool
-    """Whether there are rows that are equal."""
+    """Whether some rows are equal."""
     findings: Findings
 
     @property
     def value_bytes(self) -> int:
-        """About what Spark hands to a task as one row takes: a block, or a row that Spark reads."""
+        """About the bytes of what is one row to Spark: a block, or a row that Spark reads."""
         return _FACTS_BYTES if isinstance(self.reader, FileReader) else RAW_BYTES * len(self.columns)
 
     def map(self, work: Callable[[Pairs], Iterator[pa.RecordBatch]], schema: str) -> "DataFrame":
-        """What ``work`` makes, in tasks, of batches of rows and their facts. Runs on the driver, lazily."""
-        if isinstance(self.reader, SparkReader):  # whose rows come in another order each time
+        """Apply ``work``, in tasks, to batches of rows and their facts. Runs on the driver, lazily."""
+        if isinstance(self.reader, SparkReader):  # Spark's rows may come in another order each time
             plan = self.plan
             return self.reader.map(self.columns, lambda batches: work(_found_again(batches, plan)), schema)
         read = self.reader.reading(self.columns)
@@ -88,11 +88,11 @@ class KnownRows(NamedTuple):
     def map_facts(
         self, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
     ) -> "DataFrame":
-        """What ``work`` makes, in tasks, of the facts alone. Runs on the driver, lazily."""
+        """Apply ``work``, in tasks, to the facts alone. Runs on the driver, lazily."""
         return _map_facts(self.blocks, work, schema)
 
     def look_at_training(self, pipeline: UnfittedPipeline) -> "DataFrame":
-        """As :func:`~sparkdl.data.preparing.fitting.look_at`. Runs on the driver, lazily."""
+        """Like :func:`~sparkdl.data.preparing.fitting.look_at`. Runs on the driver, lazily."""
         raw_columns, plan = dict(self.inputs.raw_columns), self.plan
 
         def training(pairs: Pairs) -> Iterator[list[pa.Array]]:
@@ -105,7 +105,7 @@ class KnownRows(NamedTuple):
 
 
 def plan_facts(schema: "StructType", inputs: InputPlan, settings: Prepare, task: TaskName | None) -> FactsPlan | None:
-    """What tasks have to know; None where Spark has to be asked: of times, groups that are ranked, shares by class."""
+    """The facts that tasks compute; None if Spark is needed: for times, groups for ranking, and shares by class."""
     split = settings.split
     if task not in ("classification", "regression") or split.time or split.stratify or settings.on_bad_rows != "error":
         return None
@@ -136,10 +136,10 @@ def know_rows(
     *,
     tells_equals_apart: bool,
 ) -> KnownRows | None:
-    """Look at all rows. Runs on the driver; tasks read the rows, once. The caller has Spark forget the blocks.
+    """Compute the facts of all rows. Runs on the driver; tasks read the rows once. The caller unpersists the blocks.
 
-    None where Spark has to be asked: a row cannot be used, which it names; or rows that it reads are equal. Raises what
-    :func:`~sparkdl.data.preparing.examine.examine` raises of splits.
+    None if Spark is needed: to name a row that cannot be used, or because rows that Spark reads are equal. Raises the
+    errors of :func:`~sparkdl.data.preparing.examine.examine` about splits.
     """
     spark, columns = reader.rows.sparkSession, content_columns(inputs, settings)
     with ExitStack() as kept:
@@ -182,7 +182,7 @@ def _knower(
 
 
 def _known(task: int, batches: Iterable[pa.RecordBatch], plan: FactsPlan) -> Iterator[pa.RecordBatch]:
-    """Blocks of the rows of a task, up to one that is not known."""
+    """Blocks of the rows of a task, up to a row that needs Spark."""
     for number, rows in enumerate(batches):
         facts = facts_of(rows, plan)
         yield _block(task, number, facts)
@@ -232,7 +232,7 @@ def _findings(blocks: "DataFrame", plan: FactsPlan, settings: Prepare) -> Findin
 
 
 def _counter(plan: FactsPlan) -> OverFacts:
-    """By split and label, how many rows there are; the sum of all hashes stands in one of these."""
+    """The number of rows by split and label; one of these entries has the sum of all hashes."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts: dict[tuple[str, str | None], int] = {}

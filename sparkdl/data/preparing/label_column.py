@@ -1,4 +1,4 @@
-"""What the column of labels is for, the working columns that it becomes, and what can be wrong with it."""
+"""The column of labels: its task, the working columns that are made from it, and its possible problems."""
 
 from typing import TYPE_CHECKING
 
@@ -27,21 +27,21 @@ __all__ = [
 LABEL = f"{WORKING}label"
 """The working column of labels: names of classes, arrays of them, or numbers."""
 WEIGHT = f"{WORKING}weight"
-"""The working column that says how much a row counts."""
+"""The working column of weights."""
 LARGEST_RELEVANCE = 31
-"""As xgboost's, for its gain."""
+"""The largest relevance for ranking, as in xgboost with exponential gain."""
 NUMBERS_FOR = {
     "regression": "regression predicts a number",
     "ranking": "ranking orders rows by how relevant they are, a number",
 }
-"""The tasks whose labels are numbers, and what they are for."""
+"""The tasks whose labels are numbers, with an explanation for errors."""
 
 
 def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
-    """What the labels are for; None where ``sparse`` rows are for very many classes.
+    """The task of the labels; None if ``sparse`` rows are for very many classes.
 
-    Runs on the driver; tasks look for a fraction where labels are floating-point numbers, which may be indices of
-    classes. Raises :class:`DataError` for labels of a type that fits no task, or not the one that is asked for.
+    Runs on the driver. If labels are floating-point numbers, tasks look for fractions, because whole numbers may be
+    classes. Raises :class:`DataError` for labels of a type that fits no task, or not the task of the settings.
     """
     from pyspark.sql.types import ArrayType, BooleanType, DateType, NumericType, StringType
 
@@ -52,7 +52,7 @@ def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
     is_list, is_number = isinstance(kind, ArrayType), isinstance(kind, NumericType)
     if not isinstance(element, NumericType | StringType | BooleanType | DateType):
         raise DataError(
-            f"the label column {label!r} is {kind.simpleString()}, which fits no task: classification takes whole"
+            f"the label column {label!r} is {kind.simpleString()}, which fits no task: classification needs whole"
             " numbers, strings, truth values or dates, multi_label arrays of them, regression and ranking numbers"
         )
     if settings.task is None:
@@ -61,15 +61,15 @@ def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
         found: TaskName = "multi_label" if is_list else "classification"
         return "regression" if _has_fractions(rows, label, kind) else found
     if settings.task in NUMBERS_FOR and not is_number:
-        raise DataError(f"the label column {label!r} is {kind.simpleString()}, and {NUMBERS_FOR[settings.task]}")
+        raise DataError(f"the label column {label!r} is {kind.simpleString()}, but {NUMBERS_FOR[settings.task]}")
     if (settings.task == "multi_label") != is_list:
-        several = "arrays of labels" if settings.task == "multi_label" else "one label a row"
-        raise DataError(f"the label column {label!r} is {kind.simpleString()}, and {settings.task} takes {several}")
+        several = "arrays of labels" if settings.task == "multi_label" else "one label per row"
+        raise DataError(f"the label column {label!r} is {kind.simpleString()}, but {settings.task} needs {several}")
     return settings.task
 
 
 def label_type(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> str | None:
-    """The Spark SQL type of one label, in which predictions come back; None where labels are no classes."""
+    """The Spark SQL type of a label, in which predictions are returned; None if labels are not classes."""
     from pyspark.sql.types import ArrayType
 
     if task in NUMBERS_FOR or task == "language_modelling":
@@ -79,9 +79,9 @@ def label_type(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> s
 
 
 def working_label(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> "Column":
-    """A row's label, null where there is none: its name, the array of its distinct names, or a double.
+    """A row's label, or null: the name of its class, the array of its distinct names, or a double.
 
-    Zero where the next token is predicted: there the rows' own tokens are their labels.
+    0 for language modelling, where the rows' own tokens are their labels.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import ArrayType
@@ -99,7 +99,7 @@ def working_label(rows: "DataFrame", settings: Prepare, task: TaskName | None) -
 
 
 def working_weight(rows: "DataFrame", settings: Prepare) -> "Column":
-    """How much a row counts. Raises :class:`DataError` for a column that holds no numbers."""
+    """A row's weight. Raises :class:`DataError` for a column that does not hold numbers."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import NumericType
 
@@ -110,7 +110,7 @@ def working_weight(rows: "DataFrame", settings: Prepare) -> "Column":
 
 
 def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> list[Problem]:
-    """What can be wrong with label, weight and group of a row."""
+    """The problems that label, weight and group of a row can have."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import ArrayType, DoubleType, FloatType
 
@@ -129,13 +129,13 @@ def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) 
         wrong = sf.isnan(value) | (value < 0) | (value > LARGEST_RELEVANCE)
         says = f"{column} is NaN, negative or above {LARGEST_RELEVANCE} in {COUNT} rows"
         remedy = (
-            f"relevance is a number from 0 to {LARGEST_RELEVANCE}, of which 2^relevance - 1 is the gain: mend these"
-            " labels, drop the rows"
+            f"a relevance must be from 0 to {LARGEST_RELEVANCE}, as its gain is 2^relevance - 1: correct these labels,"
+            " drop the rows"
         )
         problems.append(Problem(says, remedy, wrong))
         nameless = sf.col(identifier(str(settings.qid))).isNull()
         says = f"the column {settings.qid!r} is null in {COUNT} rows"
-        problems.append(Problem(says, "say which group they are of, drop them", nameless))
+        problems.append(Problem(says, "set their group, drop them", nameless))
     elif task == "regression":
         if isinstance(kind, FloatType | DoubleType):
             problems.append(Problem(f"{column} is NaN or infinite in {COUNT} rows", "drop them", ~_is_finite(value)))
@@ -147,8 +147,8 @@ def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) 
         weight = sf.col(WEIGHT)
         says = f"the weight column {settings.weight!r} is negative, infinite or null in {COUNT} rows"
         wrong = weight.isNull() | ~_is_finite(weight) | (weight < 0)
-        problems.append(Problem(says, "a weight is a number from 0 on: mend them, drop the rows", wrong))
-    # A test that is null (because the row is) found nothing; the test for null did.
+        problems.append(Problem(says, "weights must be at least 0: correct them, drop the rows", wrong))
+    # A test that is null, because the row is, counts as false: the test for null has found it.
     return [
         problem._replace(test=sf.coalesce(problem.test, sf.lit(False)))
         for problem in problems
@@ -157,7 +157,7 @@ def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) 
 
 
 def _as_name(value: "Column", kind: "DataType") -> "Column":
-    """A label as text; a floating-point number as the whole number that it is."""
+    """A label as text; a floating-point number becomes a whole number."""
     from pyspark.sql import functions as sf
 
     if not _is_fractional_type(kind):
@@ -174,7 +174,7 @@ def _has_fractions(rows: "DataFrame", label: str, kind: "DataType") -> bool:
 
 
 def _is_fractional_type(kind: "DataType") -> bool:
-    """Whether a type, or that of an array's elements, has numbers that are not whole."""
+    """Whether a type, or the type of an array's elements, may have fractions."""
     from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType
 
     element = kind.elementType if isinstance(kind, ArrayType) else kind
@@ -182,7 +182,7 @@ def _is_fractional_type(kind: "DataType") -> bool:
 
 
 def _is_fractional(label: str, kind: "DataType") -> "Column":
-    """Whether a label, or one of several, is a number that is not whole."""
+    """Whether a label, or one of several, has a fraction."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import ArrayType
 

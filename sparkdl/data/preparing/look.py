@@ -1,4 +1,4 @@
-"""What is known of raw rows before anything is written: how they become inputs, and what was found in them."""
+"""Reads and examines the raw rows before anything is written."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -48,31 +48,32 @@ if TYPE_CHECKING:
 __all__ = ["Look", "choose", "look"]
 
 READ_IN_PYTHON = "idx", "images", "wordnet", "xc"
-"""Formats that are worth reading once; Spark's own readers are fast enough to read again."""
+"""Slow formats, whose rows are cached. Spark's own readers are fast enough to read several times."""
 
 _SHOWN_CLASSES = 5
-"""Classes that a warning lists."""
+"""The most classes that a warning lists."""
 
 _log = logging.getLogger(__name__)
 
 
 class Look(NamedTuple):
-    """What a look at the raw rows has found."""
+    """The results of examining the raw rows."""
 
     counted: "DataFrame"
-    """The rows that can be used, each with its label, its split and its hashes."""
+    """The usable rows, each with its label, split and hashes."""
     rows: "Callable[[], DataFrame]"
-    """Gives the same with the raw columns."""
+    """Returns the same rows with the raw columns."""
     made: "Callable[..., DataFrame]"
-    """The same with the inputs that a fitted pipeline makes: sparse vectors, lists of float32, or with ``in_bytes``
-    their bytes, which Spark hands on faster; and ``with_names`` with the values by which errors name rows."""
+    """Returns the same rows with the inputs of a fitted pipeline: sparse vectors, lists of float32, or with
+    ``in_bytes`` their bytes, which Spark passes on faster. With ``with_names``, also the values by which errors name
+    rows."""
     looked_at: "Callable[[UnfittedPipeline], DataFrame]"
-    """What the training rows say to stages that are to be fitted."""
+    """Returns the sums and counts of the training rows for fitting stages."""
     inputs: InputPlan
     task: TaskName | None
     findings: Findings
     known: KnownRows | None = None
-    """What tasks know of the same rows, where they need no Spark to read them."""
+    """The facts that tasks have computed, if they could do so without Spark."""
 
 
 @contextmanager
@@ -84,10 +85,10 @@ def look(
     split_by: str,
     reader: RowReader | None = None,
 ) -> "Iterator[Look]":
-    """Read all raw rows, and find out what prepare has to know of them. Runs on the driver; tasks read.
+    """Read and examine all raw rows. Runs on the driver; tasks read.
 
-    ``reader`` gives tasks the rows of ``source``, where neither Spark nor :func:`file_reader` is to do so. What tasks
-    have read twice is kept until the end of the context. Raises what :func:`examine` raises.
+    ``reader`` passes the rows of ``source`` to tasks, if neither Spark nor :func:`file_reader` should. Cached rows are
+    kept until the end of the context. Raises the errors of :func:`examine`.
     """
     opened, inputs = choose(source, settings, spark, pipeline)
     keys = select_columns(opened, settings.keys)
@@ -100,12 +101,12 @@ def look(
         reader = file_reader(source, opened, content)
     if reader is None:
         check_number(opened, list(inputs.raw_columns))
-    # To plan for every column takes Spark seconds, which are spent only where it reads them itself.
+    # Planning every column takes Spark seconds, so it is only done if Spark reads them itself.
     raw = cache(lambda: raw_rows(opened, inputs, settings))
     reader = reader or SparkReader(raw())
     files = [] if stacks else with_files(raw(), inputs)
     try:
-        # Spark 3.5 settles how many rows a task is handed at a time when it plans what is to be kept.
+        # Spark 3.5 decides the batch size of rows for tasks when it plans a cached DataFrame.
         with small_batches(opened.sparkSession, FILE_BYTES if files else RAW_BYTES * len(content)):
             if stacks:
                 seen = _labelled(stacked(reader, inputs, settings), settings, task)
@@ -171,7 +172,7 @@ def look(
 def _known(
     reader: RowReader, inputs: InputPlan, settings: Prepare, task: TaskName | None, *, tells_equals_apart: bool
 ) -> KnownRows | None:
-    """What tasks know of the rows; None where Spark has to be asked."""
+    """The facts that tasks compute from the rows; None if Spark is needed."""
     plan = plan_facts(reader.schema, inputs, settings, task)
     if plan is None or not isinstance(reader, FileReader | SparkReader):
         return None
@@ -179,23 +180,23 @@ def _known(
 
 
 class _Drawn(NamedTuple):
-    """What is known of how rows are drawn, once all were looked at."""
+    """How rows are drawn for splits, after all have been examined."""
 
     settings: Prepare
     numbered: bool
-    """Whether there are rows that are equal."""
+    """Whether some rows are equal."""
     strata: "DataFrame | None" = None
 
     @property
     def known_in_tasks(self) -> bool:
-        """Whether the split of a row depends on nothing but its content and the seed, or is what a text in it says."""
+        """Whether the split of a row only depends on its content and the seed, or is a text in the row."""
         split = self.settings.split
         if split.column:
             return not split.fractions
         return draws_rows(self.settings) and not split.time and not self.numbered and self.strata is None
 
     def numbered_rows(self, rows: "DataFrame") -> "DataFrame":
-        """The rows, of which those that are equal are told apart."""
+        """The rows, in which equal rows are numbered."""
         return with_numbers(rows, self.settings) if self.numbered else rows
 
     def rows(self, rows: "DataFrame") -> "DataFrame":
@@ -207,7 +208,7 @@ class _Drawn(NamedTuple):
 def choose(
     source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
 ) -> "tuple[DataFrame, InputPlan]":
-    """The raw rows, and which of their columns become inputs, and how."""
+    """The raw rows, and the plan for their inputs."""
     from pyspark.sql import SparkSession
 
     session = spark or SparkSession.builder.getOrCreate()
@@ -219,13 +220,13 @@ def choose(
 
 
 def _labelled(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> "DataFrame":
-    """The rows with their labels, and their weights where they have such."""
+    """The rows with their labels, and their weights if they have any."""
     labelled = rows.withColumn(LABEL, working_label(rows, settings, task))
     return labelled.withColumn(WEIGHT, working_weight(rows, settings)) if settings.weight else labelled
 
 
 def _warn_of_rare_classes(findings: Findings) -> None:
-    """Say which classes have fewer rows than it takes for one in each split."""
+    """Warn about classes without a row in some split."""
     rare = []
     for index, name in enumerate(findings.label_names):
         counts = {split: counted[index] for split, counted in findings.class_counts.items()}

@@ -1,4 +1,4 @@
-"""A raw table becomes a dataset: split, checked, ordered, cut into equal row groups, and written all or nothing."""
+"""Prepares a dataset from a raw table: split, checked, ordered, cut into equal row groups, and written atomically."""
 
 import logging
 from contextlib import ExitStack
@@ -36,15 +36,15 @@ def prepare(
     spark: "SparkSession | None" = None,
     pipeline: "Pipeline | None" = None,
 ) -> Dataset:
-    """Prepare raw rows for training. Runs on the driver; rows are read and written by tasks.
+    """Prepare raw rows for training. Runs on the driver; Spark tasks read and write the rows.
 
     ``source`` defaults to ``settings.source``; a DataFrame is read several times and must give the same rows each time.
-    A table of Delta Lake or Iceberg is read at one version, which the card names.
-    ``pipeline`` replaces ``settings.stages``; its output column is ``features``. It is fitted on the training split.
+    A table of Delta Lake or Iceberg is read at one version, which the card states. ``pipeline`` replaces
+    ``settings.stages``; its output column is ``features``. It is fitted on the training split.
 
-    The same input with the same settings is recognised and not prepared again. Raises :class:`DataError` for rows that
-    cannot become a dataset, and :class:`DatasetError` when ``settings.output`` cannot be written or holds something
-    else.
+    If ``settings.output`` already holds these rows with these settings, nothing is prepared. Raises :class:`DataError`
+    for rows that cannot become a dataset, and :class:`DatasetError` if ``settings.output`` cannot be written or holds
+    something else.
     """
     source = _source(source, settings)
     decisions = _decisions(settings, pipeline)
@@ -56,7 +56,7 @@ def prepare(
         with explained(settings.output), look(raw, looked_at, spark, pipeline, split_by, foreign) as found:
             _require_same_content(existing, found.findings)
         place = without_credentials(settings.output)
-        _log.info("%s holds these rows with these settings already; nothing to prepare", place)
+        _log.info("%s already holds these rows with these settings; nothing to prepare", place)
         return existing
     with (
         explained(settings.output),
@@ -71,20 +71,20 @@ def prepare(
     if not first:
         if dataset.digest != card.digest:
             raise DatasetError(
-                f"another run prepared something else in {settings.output} meanwhile; nothing was changed there. "
+                f"another run has prepared another dataset in {settings.output} meanwhile, which was left unchanged. "
                 "Choose another `output`."
             )
         place = without_credentials(settings.output)
-        _log.info("another run prepared the same in %s meanwhile; that is used", place)
+        _log.info("another run has prepared the same dataset in %s meanwhile, which is used", place)
     return dataset
 
 
 def check_prepare(
     source: "DataFrame | Source | None", settings: Prepare, *, spark: "SparkSession | None" = None
 ) -> dict[str, str]:
-    """Check what :func:`prepare` needs, read a hundred rows at most, and say what would run. Runs on the driver.
+    """Check everything that :func:`prepare` needs, and return what would run. Runs on the driver.
 
-    Raises what :func:`prepare` raises; what is wrong with single rows is not found.
+    Reads at most a hundred rows. Raises the errors of :func:`prepare`, except those about single rows.
     """
     source = _source(source, settings)
     existing = _open_existing(settings.output, _decisions(settings, None))
@@ -110,10 +110,10 @@ def _session(spark: "SparkSession | None") -> "SparkSession":
 
 
 def _source(source: "DataFrame | Source | None", settings: Prepare) -> "DataFrame | Source":
-    """Where rows come from. Raises an error unless there is something to prepare, and a place for it."""
+    """The source of the rows. Raises an error if there is no source, or ``settings.output`` is not usable."""
     source = source if source is not None else settings.source
     if source is None:
-        raise ConfigError("there is nothing to prepare: hand in a DataFrame or set `prepare.source`")
+        raise ConfigError("there is nothing to prepare: pass a DataFrame or set `prepare.source`")
     if set("#?") & set(settings.output):
         raise DatasetError(f"{settings.output}: Petastorm would cut the path at its # or ?; choose another `output`")
     return source
@@ -122,23 +122,23 @@ def _source(source: "DataFrame | Source | None", settings: Prepare) -> "DataFram
 def _found(
     source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
 ) -> "tuple[DataFrame | Source, Prepare, FoundRows | None]":
-    """The rows to look at and the settings to do so by; where they stay in place, what is known of their files, too."""
+    """The rows and the settings for examining them, and, if rows stay in place, their files."""
     if not settings.in_place:
         return source, settings, None
     if pipeline is not None or not isinstance(source, Source):
         what = "a pipeline of Spark's" if pipeline is not None else "a DataFrame"
-        raise ConfigError(f"`in_place` reads Parquet files where they are, and cannot do that with {what}")
+        raise ConfigError(f"`in_place` needs Parquet files as `prepare.source`, and does not support {what}")
     foreign = find_rows(source, settings, spark)
     return foreign.rows, foreign.looked_at_by, foreign
 
 
 def _decisions(settings: Prepare, pipeline: "Pipeline | None") -> dict[str, Any]:
-    """What decides what a dataset holds."""
+    """The settings, and the pipeline, that decide the content of a dataset."""
     return kept_settings(settings) | ({} if pipeline is None else {"pipeline": describe_pipeline(pipeline)})
 
 
 def _open_existing(output: str, wanted: dict[str, Any]) -> Dataset | None:
-    """The dataset that is there already, if it was made with these settings."""
+    """The existing dataset, if it was made with these settings. Raises :class:`DatasetError` for other settings."""
     if not exists(join(output, CARD_NAME)):
         return None
     existing = Dataset.open(output)
