@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from torch import nn
 from sparkdl.data import Batch
 from sparkdl.models.networks import lenet
 from sparkdl.settings import RankLayout
+from sparkdl.settings.cluster import CutStyle
 
 __all__ = [
     "CLASSES",
@@ -21,6 +22,7 @@ __all__ = [
     "SIDE",
     "WARM_UP",
     "Encoder",
+    "EncoderThenWide",
     "Layout",
     "Measured",
     "Network",
@@ -53,12 +55,15 @@ class Layout(NamedTuple):
     experts: int = 1
     """Ranks that share experts."""
     by_hand: bool = False
+    plan: Mapping[str, CutStyle] | None = None
+    """For ``tensor``: the layers that are cut."""
 
     @property
     def axes(self) -> RankLayout:
         """As ``cluster.layout`` says it."""
         data = self.ranks // (self.tensor * self.pipeline * self.experts)
-        return RankLayout(data=data, tensor=self.tensor, pipeline=self.pipeline, experts=self.experts)
+        plan = dict(self.plan) if self.plan else None
+        return RankLayout(data=data, tensor=self.tensor, pipeline=self.pipeline, experts=self.experts, plan=plan)
 
     @property
     def ranks_of_replica(self) -> int:
@@ -105,6 +110,26 @@ class Encoder(nn.Module):
         for block in self.blocks:
             values = block(values)
         answer: torch.Tensor = self.leave(values.mean(dim=1))
+        return answer
+
+
+class EncoderThenWide(nn.Module):
+    """Blocks of a transformer over 64 tokens, and wide layers over all of them together."""
+
+    def __init__(self, *, width: int, layers: int, hidden: int) -> None:
+        super().__init__()
+        self.enter = nn.Linear(1, width)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True) for _ in range(layers)
+        )
+        self.wide = nn.Sequential(nn.Linear(64 * width, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Logits of rows of 64 numbers."""
+        values = self.enter(rows.unsqueeze(-1))
+        for block in self.blocks:
+            values = block(values)
+        answer: torch.Tensor = self.wide(values.flatten(1))
         return answer
 
 
