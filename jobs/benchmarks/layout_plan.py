@@ -34,7 +34,8 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.planning.cores import Cores, measure_cores
 from sparkdl.planning.cost import Traffic, fit_link
 from sparkdl.planning.layout_choice import Choice, Choices
-from sparkdl.planning.layout_costs import costs_of_layouts, layout_name
+from sparkdl.planning.layout_costs import costs_of_layouts
+from sparkdl.planning.layout_names import layout_name
 from sparkdl.planning.links import Links
 from sparkdl.planning.measure import ring_exchanges
 from sparkdl.settings.strategies import AllReduceOptions
@@ -164,7 +165,7 @@ def report(steps: Sequence[Step]) -> Report:
 def _of_ranks(rank: Rank) -> tuple[list[tuple[Traffic, float]], Cores]:
     device = torch.device(rank.device)
     with TorchBackend().connect(device) as world:
-        return ring_exchanges(world), measure_cores(world, device)
+        return ring_exchanges(world, device), measure_cores(world, device)
 
 
 @contextmanager

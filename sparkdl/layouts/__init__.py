@@ -9,7 +9,7 @@ from sparkdl.layouts.grid_parts import GridParts, GridPlan
 from sparkdl.layouts.moments import fill_with_moments, moments_by_name, put_moments, with_room
 from sparkdl.layouts.network_graph import NetworkGraph, bytes_of, trace
 from sparkdl.layouts.part_alone import Alone, exchanged_bytes, part_alone
-from sparkdl.layouts.pipeline_plan import PipelinePlan, find_stages
+from sparkdl.layouts.pipeline_plan import PipelinePlan, find_stages, has_pipelines
 from sparkdl.layouts.regions import ModelPart, Parting, Region, Regions, Slices, fill, is_moment, room_for, weights_in
 from sparkdl.layouts.stage_parts import StageParts
 from sparkdl.layouts.tensor_parallel import TensorParallel, cut
@@ -50,6 +50,7 @@ __all__ = [
     "find_experts",
     "find_plan",
     "find_stages",
+    "has_pipelines",
     "input_names",
     "is_entered",
     "is_left",

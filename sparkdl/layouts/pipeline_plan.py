@@ -14,7 +14,7 @@ from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, count_rows, like
 from sparkdl.layouts.network_graph import KEY, NetworkGraph, bytes_of, overwrites, trace
 
-__all__ = ["PipelinePlan", "find_stages"]
+__all__ = ["PipelinePlan", "find_stages", "has_pipelines"]
 
 OLDEST = Version("2.13")
 """The oldest PyTorch whose schedules fit: earlier ones take other arguments."""
@@ -50,13 +50,18 @@ class PipelinePlan(NamedTuple):
         return list(range(rank, self.stages, self.ranks))
 
 
+def has_pipelines() -> bool:
+    """Whether the installed PyTorch has the schedules that are used."""
+    return Version(torch.__version__) >= OLDEST
+
+
 def find_stages(model: nn.Module, rows: Inputs, stages: int, *, count: int) -> tuple[int, ...]:
     """Cuts into ``stages`` stages whose forward passes over ``count`` rows take about the same time on this machine.
 
     Each stage has parameters. Raises :class:`ModelError` for a network that cannot be traced, that would train
     differently in a pipeline, or that has too few places to cut, and :class:`ConfigError` where PyTorch is too old.
     """
-    if Version(torch.__version__) < OLDEST:
+    if not has_pipelines():
         raise ConfigError(
             f"{KEY} takes PyTorch {OLDEST} or later, and {torch.__version__} is installed; upgrade it, or set it to 1"
         )

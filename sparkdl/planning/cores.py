@@ -1,4 +1,4 @@
-"""How the ranks of a host share its cores. Runs on ranks."""
+"""How the ranks of a host share its cores, and what they do beside computing. Runs on ranks."""
 
 import time
 from collections.abc import Callable
@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 
 from sparkdl.collectives import Communicator
+from sparkdl.planning.turns import turn_seconds
 
-__all__ = ["Cores", "measure_cores"]
+__all__ = ["Cores", "busy", "measure_cores"]
 
 SIDE, PRODUCTS = 384, 40
 """The side of matrices, and the number of products: long enough for ranks to take turns on a core."""
@@ -23,22 +24,26 @@ class Cores(NamedTuple):
     """The number of PyTorch's threads."""
     slowdown: float = 1.0
     """The factor by which a rank computes slower while all others compute; above 1 where ranks share cores."""
+    turn: float = 0.0
+    """Seconds of a microbatch in a pipeline, besides the passes of its stages, while all ranks are busy."""
 
 
 def measure_cores(world: Communicator, device: torch.device) -> Cores:
     """Compute on all ranks at the same time, and on the first rank alone. All ranks call it together."""
     threads = torch.get_num_threads()
+    turn = turn_seconds(world, device)
     if device.type == "cuda":
-        return Cores(threads)
+        return Cores(threads, turn=turn)
+    at_once = _seconds(busy, world)
+    alone = _seconds(busy if world.rank == 0 else None, world)
+    return Cores(threads, max(1.0, at_once / alone), turn)
+
+
+def busy(products: int = PRODUCTS) -> None:
+    """Compute, as in a training step."""
     matrix = torch.ones(SIDE, SIDE)
-
-    def multiply() -> None:
-        for _ in range(PRODUCTS):
-            matrix @ matrix
-
-    at_once = _seconds(multiply, world)
-    alone = _seconds(multiply if world.rank == 0 else None, world)
-    return Cores(threads, max(1.0, at_once / alone))
+    for _ in range(products):
+        matrix @ matrix
 
 
 def _seconds(work: Callable[[], None] | None, world: Communicator) -> float:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from sparkdl.planning.cost import TOPOLOGIES
-from sparkdl.planning.layout_costs import sharing_name
+from sparkdl.planning.layout_names import sharing_name
 from sparkdl.planning.training_plan import TrainingPlan
 
 __all__ = ["growth_figure"]

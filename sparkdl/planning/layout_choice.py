@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparkdl.planning.layout_costs import layout_name, layout_setting
+from sparkdl.planning.layout_names import layout_name, layout_setting
 from sparkdl.settings import RankLayout
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.tables import aligned

@@ -14,6 +14,7 @@ from sparkdl.models import Experts
 from sparkdl.planning.cores import Cores
 from sparkdl.planning.cost import Traffic, exchange, gathered, together
 from sparkdl.planning.expert_costs import bytes_of_experts, bytes_of_rows, memory_with_experts
+from sparkdl.planning.layout_names import layout_name
 from sparkdl.planning.leading_blocks import plans_with_whole_blocks
 from sparkdl.planning.links import Links
 from sparkdl.planning.memory import memory_of_rank
@@ -25,7 +26,7 @@ from sparkdl.training.checks.shared_replicas import check_shared_replicas, tried
 from sparkdl.training.recipes.batching import Batching, batching
 from sparkdl.training.tasks import Task
 
-__all__ = ["LayoutCost", "LayoutCosts", "costs_of_layouts", "layout_name", "layout_setting", "sharing_name"]
+__all__ = ["LayoutCost", "LayoutCosts", "costs_of_layouts"]
 
 
 class LayoutCost(NamedTuple):
@@ -48,6 +49,9 @@ class LayoutCost(NamedTuple):
     """Of a step, with the ranks that compute the same stage of a pipeline."""
     exposed: float = 1.0
     """The share of what is sent to ranks of the replica that ranks wait for; the rest travels while they compute."""
+    turns: float = 0.0
+    """Seconds of a step that a pipeline takes besides computing and sending bytes: its schedule, and the start of
+    messages."""
     batches: int = 1
     """That a replica accumulates in a step: a step learns from as many rows as with whole replicas."""
 
@@ -74,7 +78,7 @@ class LayoutCost(NamedTuple):
         averaging = links.between_replicas(self.gradients, self.layout.data, ranks_of_replica=ranks)
         averaging += links.between_replicas(self.common_gradients, self.layout.data * ranks)
         sharing = links.in_replica(self.shared, ranks, at_a_time=self._columns)
-        computing = self.computing * whole + links.in_replica(self.stage_sums, self.layout.tensor)
+        computing = self.computing * whole + self.turns + links.in_replica(self.stage_sums, self.layout.tensor)
         hidden = (1 - self.exposed) * sharing
         return max(computing, hidden) + self.exposed * sharing + averaging
 
@@ -123,29 +127,6 @@ def costs_of_layouts(
                 name = layout_name(found[0])
                 costs.plans[name], costs.possible[name] = found[1], _cost(whole, *found)
     return costs
-
-
-def layout_name(layout: RankLayout) -> str:
-    """What it is called in a table."""
-    first = f" from {next(iter(layout.plan))} on" if layout.plan else ""
-    return f"{{{_axes(layout)}}}{first}"
-
-
-def layout_setting(layout: RankLayout) -> str:
-    """The value of ``cluster.layout`` for it."""
-    styles = ", ".join(f"'{name}': {style}" for name, style in (layout.plan or {}).items())
-    return f"{{{_axes(layout)}{f', plan: {{{styles}}}' if styles else ''}}}"
-
-
-def _axes(layout: RankLayout) -> str:
-    sharing = "" if layout.sharing == 1 else f", {sharing_name(layout)}"
-    return f"data: {layout.data}{sharing}"
-
-
-def sharing_name(layout: RankLayout) -> str:
-    """How ranks share the network."""
-    axes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "experts": layout.experts}
-    return ", ".join(f"{axis}: {size}" for axis, size in axes.items() if size > 1) or "whole replicas"
 
 
 def _layouts(ranks: int, axes: Sequence[str]) -> Iterator[RankLayout]:
@@ -249,7 +230,7 @@ def _cost_of_stages(whole: _Whole, part: nn.Module, plan: PipelinePlan, layout: 
     Ranks compute one part of a batch after another, and wait until the first one has come, and the last one is done.
     With several stages each they wait less: for a part of their own stages (GPipe, section 2.3; Megatron-LM,
     arXiv 2104.04473, section 2.2). Messages travel while ranks compute, but for those of the parts that are waited for.
-    Where ranks share cores, messages take some of them.
+    Where ranks share cores, messages take some of them. How long they take to start is measured with the schedule.
     """
     shape = _batching(whole, layout)
     batch, batches = shape.batch_size, shape.accumulation
@@ -264,9 +245,10 @@ def _cost_of_stages(whole: _Whole, part: nn.Module, plan: PipelinePlan, layout: 
         batch,
         memory=max(each.memory.total for each in found),
         computing=whole.share(seconds, batches, max(each.trained for each in found)),
-        shared=max((each.sent for each in found), key=lambda sent: sent.bytes).times(batches),
+        shared=max((each.sent for each in found), key=lambda sent: sent.bytes).times(batches)._replace(messages=0),
         gradients=max(each.memory.gradients for each in found),
         stage_sums=sums.times(batches * turns),
+        turns=batches * turns * whole.cores.turn,
         exposed=1 - max(0.0, 1 - waiting / plan.microbatches) / whole.cores.slowdown,
         batches=batches,
     )

@@ -13,7 +13,8 @@ from sparkdl.data import Dataset
 from sparkdl.errors import RankError
 from sparkdl.layouts import SharingPlan
 from sparkdl.planning.layout_choice import Choice, Choices
-from sparkdl.planning.layout_costs import LayoutCosts, layout_name
+from sparkdl.planning.layout_costs import LayoutCosts
+from sparkdl.planning.layout_names import layout_name
 from sparkdl.planning.measure import batches_of_steps
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups

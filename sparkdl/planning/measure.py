@@ -2,8 +2,9 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import get_args
 
@@ -13,7 +14,7 @@ from sparkdl.cluster import Rank, free_memory
 from sparkdl.collectives import Averager, Backend, Communicator, Messenger, create_averager
 from sparkdl.collectives.averaging import finish
 from sparkdl.data import Batch, Dataset, Loader
-from sparkdl.planning.cores import Cores, measure_cores
+from sparkdl.planning.cores import Cores, busy, measure_cores
 from sparkdl.planning.cost import StepCost, Traffic, ring
 from sparkdl.settings import Train
 from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
@@ -29,7 +30,13 @@ __all__ = ["Measurement", "adds_up", "batches_of_steps", "measure", "ring_exchan
 
 SIZES = (4 << 10, 128 << 10, 2 << 20, 8 << 20)
 """Sizes of measured exchanges in bytes: pure latency, some activations, and two that exceed a switch's buffers."""
-REPEATS = 3
+LATENCY_SIZE = 128 << 10
+"""Exchanges of at most so many bytes are short, and are repeated more often."""
+REPEATS, MORE_REPEATS = 3, 15
+PRODUCTS = 10
+"""Of matrices, before each exchange: some milliseconds."""
+SHORTEST = 1e-6
+"""Seconds of an exchange that takes no longer than the clock or other programs disturb."""
 WARM_UP_STEPS, STEPS = 3, 9
 SHORT_PERIOD = 3
 """Steps between exchanges while a strategy is measured; the cost of an exchange does not depend on them. The second of
@@ -79,9 +86,9 @@ def measure(
     device = torch.device(rank.device)
     with backend.connect(device) as world:
         room = _room(rank, world)
-        inside, ranks_of_host = _inside(world)
+        inside, ranks_of_host = _inside(world, device)
         return Measurement(
-            ring_exchanges(world),
+            ring_exchanges(world, device),
             inside,
             ranks_of_host,
             measure_cores(world, device),
@@ -95,14 +102,14 @@ def measure(
         )
 
 
-def _inside(world: Communicator) -> tuple[list[tuple[Traffic, float]], int]:
+def _inside(world: Communicator, device: torch.device) -> tuple[list[tuple[Traffic, float]], int]:
     """Exchanges among the ranks of a host, on all hosts at the same time, and the ranks of the largest host."""
     hosts = world.hosts()
     most = max(hosts.count(host) for host in hosts)
     if most in (1, world.size):
         return [], most
     own = world.split(sorted(set(hosts)).index(hosts[world.rank]))
-    found = [(*traffic, seconds) for traffic, seconds in ring_exchanges(own)] if own.size > 1 else []
+    found = [(*traffic, seconds) for traffic, seconds in ring_exchanges(own, device)] if own.size > 1 else []
     of_largest = world.broadcast_object(found, root=hosts.index(max(hosts, key=hosts.count)))
     return [(Traffic(messages, size), seconds) for messages, size, seconds in of_largest], most
 
@@ -114,10 +121,15 @@ def _room(rank: Rank, world: Communicator) -> float:
     return float(torch.stack(world.all_gather(torch.tensor([own], dtype=torch.float64))).amin())
 
 
-def ring_exchanges(world: Communicator) -> list[tuple[Traffic, float]]:
-    """Measured exchanges for :func:`~sparkdl.planning.cost.fit_link`. All ranks call it together."""
+def ring_exchanges(world: Communicator, device: torch.device) -> list[tuple[Traffic, float]]:
+    """Measured exchanges for :func:`~sparkdl.planning.cost.fit_link`. All ranks call it together.
+
+    Ranks compute before each exchange, as in a step: where they share cores, one that has got its values waits until it
+    gets a core.
+    """
     averager = create_averager(Averaging(), world)
-    return [(ring(size, world.size), _seconds(averager, size, world)) for size in SIZES]
+    work = None if device.type == "cuda" else partial(busy, PRODUCTS)
+    return [(ring(size, world.size), _seconds(averager, size, world, work)) for size in SIZES]
 
 
 def topology_seconds(world: Communicator, size: int) -> dict[str, float]:
@@ -130,17 +142,25 @@ def topology_seconds(world: Communicator, size: int) -> dict[str, float]:
     }
 
 
-def _seconds(averager: Averager, size: int, world: Communicator) -> float:
-    """The median time, without the first, of exchanges of ``size`` bytes of float32, each until all ranks have it."""
+def _seconds(averager: Averager, size: int, world: Communicator, work: Callable[[], None] | None = None) -> float:
+    """The median time, without the first, of exchanges of ``size`` bytes of float32, each until all ranks have it.
+
+    Before each exchange, ranks do some ``work``, whose usual time does not count.
+    """
     tensor = torch.zeros(size // 4)
-    seconds = []
-    for number in range(1 + REPEATS):
+    seconds, working = [], []
+    for number in range(1 + (REPEATS if size > LATENCY_SIZE else MORE_REPEATS)):
         world.barrier()
         started = time.perf_counter()
+        if work:
+            work()
+        worked = time.perf_counter()
         finish([averager.exchange([tensor], key=f"plan.{number}")])
         seconds.append(time.perf_counter() - started)
-    slowest = torch.stack(world.all_gather(torch.tensor(seconds[1:]))).amax(dim=0)
-    return float(median(slowest.tolist()))
+        working.append(worked - started)
+    of_ranks = torch.stack(world.all_gather(torch.tensor([seconds[1:], working[1:]])))
+    both, alone = of_ranks.unbind(dim=1)
+    return max(SHORTEST, float(median(both.amax(dim=0).tolist())) - float(median(alone.flatten().tolist())))
 
 
 def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communicator, device: torch.device) -> StepCost:

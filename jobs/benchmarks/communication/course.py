@@ -118,7 +118,7 @@ def find_link(rank: Rank) -> Link:
     """The cost model's two numbers of the network. Called on each rank."""
     torch.set_num_threads(1)
     with BACKEND.connect() as world:
-        return fit_link(ring_exchanges(world))
+        return fit_link(ring_exchanges(world, torch.device(rank.device)))
 
 
 def exchange_topologies(size: int, rank: Rank) -> dict[str, float]:

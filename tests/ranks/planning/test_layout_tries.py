@@ -9,15 +9,18 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.errors import RankError
 from sparkdl.planning.cores import Cores
+from sparkdl.planning.cost import Link
 from sparkdl.planning.layout_choice import Choice, Choices
 from sparkdl.planning.layout_costs import LayoutCosts, costs_of_layouts
 from sparkdl.planning.layout_tries import tried
+from sparkdl.planning.links import Links
 from sparkdl.settings import Train
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.network_to_train import build_model
 from sparkdl.training.task_to_train import task_to_train
 
+LINKS = Links.of_one_host(Link(start=0.001, bandwidth=1e9), 2)
 SETTINGS = Train(model="mlp", model_options={"hidden": [64, 64, 64]}, batch_size=8, optimizer="sgd")
 
 
@@ -28,7 +31,7 @@ def launch(work: Callable[[Rank], float]) -> list[float]:
 @pytest.fixture(scope="module")
 def costs(clouds: Dataset) -> LayoutCosts:
     model, task = build_model(clouds, SETTINGS), task_to_train(clouds.card, SETTINGS)
-    return costs_of_layouts(model, some_rows(clouds), SETTINGS, task, ranks=2, cores=Cores(threads=1))
+    return costs_of_layouts(model, some_rows(clouds), SETTINGS, task, ranks=2, cores=Cores(threads=1), links=LINKS)
 
 
 @pytest.fixture

@@ -89,11 +89,22 @@ def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
     assert whole.seconds(links, 0.5) == 0.5 + 2 * LINK.start + whole.traffic.bytes / LINK.bandwidth
     # Of the eight parts of each of two batches, a rank waits for one more.
     stages = found.possible["{data: 1, pipeline: 2}"]
-    assert stages.traffic == (16, 2 * VALUES) and stages.computing > 0
-    sent = 16 * LINK.start + 2 * VALUES / LINK.bandwidth
+    assert stages.traffic == (0, 2 * VALUES) and stages.computing > 0  # the start of messages is in the turns
+    sent = 2 * VALUES / LINK.bandwidth
     assert stages._replace(computing=1.0).seconds(links, 0.5) == pytest.approx(0.5 + sent / 8)
     assert stages._replace(computing=1.0).seconds(links, 0.0) == pytest.approx(sent)  # a link that is the limit
     assert found.possible["{data: 1, tensor: 2}"].traffic.messages == 2 * 3 * 2
+
+
+def test_a_pipeline_takes_as_many_turns_as_there_are_microbatches_and_one_for_each_stage_that_is_waited_for() -> None:
+    cores = Cores(threads=1, turn=0.01)
+    found = costs_of_layouts(
+        *(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES)), ranks=2, cores=cores, links=LINKS
+    ).possible
+    stages = found["{data: 1, pipeline: 2}"]
+    assert stages.turns == pytest.approx(2 * (8 + 1) * 0.01)
+    assert stages.seconds(LINKS, 0.5) == pytest.approx(stages._replace(turns=0).seconds(LINKS, 0.5) + stages.turns)
+    assert found["{data: 2}"].turns == found["{data: 1, tensor: 2}"].turns == 0
 
 
 def test_on_more_ranks_there_are_more_replicas_that_are_shared_as_before() -> None:

@@ -8,7 +8,8 @@ from sparkdl.layouts import TensorPlan, exchanged_bytes, find_plan
 from sparkdl.planning.cores import Cores
 from sparkdl.planning.cost import Link, exchange, gathered, together
 from sparkdl.planning.layout_choice import Choice
-from sparkdl.planning.layout_costs import costs_of_layouts, layout_name
+from sparkdl.planning.layout_costs import costs_of_layouts
+from sparkdl.planning.layout_names import layout_name
 from sparkdl.planning.leading_blocks import plans_with_whole_blocks
 from sparkdl.planning.links import Links
 from sparkdl.settings import RankLayout, Train
