@@ -3,7 +3,7 @@
 It is drawn without pyplot, so that neither a display nor a notebook's own figures are touched.
 """
 
-from itertools import cycle
+from itertools import cycle, product
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,11 +39,12 @@ def growth_figure(plan: TrainingPlan) -> Figure:
     for name, colour in zip(plan.strategies, cycle(COLOURS), strict=False):
         middle.plot(RANKS, [plan.seconds(name, ranks=ranks) for ranks in RANKS], color=colour, linewidth=2, label=name)
     middle.set_title("A step, by strategy (topology ring)")
-    for cost, colour in zip(plan.layouts.possible.values() if plan.layouts else (), cycle(COLOURS), strict=False):
+    costs = plan.layouts.possible.values() if plan.layouts else ()
+    for cost, (style, colour) in zip(costs, cycle(product(("-", "--", ":"), COLOURS)), strict=False):
         ranks = [each for each in RANKS if each >= cost.layout.sharing]
         found = [cost.on(each) for each in ranks]
         speed = [each.rows / each.seconds(plan.links, plan.whole) for each in found]
-        right.plot(ranks, speed, color=colour, linewidth=2, label=sharing_name(cost.layout))
+        right.plot(ranks, speed, color=colour, linestyle=style, linewidth=2, label=sharing_name(cost.layout))
     right.set_title("Rows a second, by how ranks share a replica")
     for axes, unit in ((left, "seconds"), (middle, "seconds"), (right, "rows a second")):
         _frame(axes, unit)

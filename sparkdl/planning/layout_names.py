@@ -1,4 +1,4 @@
-"""What layouts are called in tables and on the command line."""
+"""What layouts are called in tables, in pictures and on the command line."""
 
 from sparkdl.settings import RankLayout
 
@@ -7,8 +7,7 @@ __all__ = ["layout_name", "layout_setting", "sharing_name"]
 
 def layout_name(layout: RankLayout) -> str:
     """What it is called in a table."""
-    first = f" from {next(iter(layout.plan))} on" if layout.plan else ""
-    return f"{{{_axes(layout)}}}{first}"
+    return f"{{{_axes(layout)}}}{_first(layout)}"
 
 
 def layout_setting(layout: RankLayout) -> str:
@@ -17,12 +16,21 @@ def layout_setting(layout: RankLayout) -> str:
     return f"{{{_axes(layout)}{f', plan: {{{styles}}}' if styles else ''}}}"
 
 
-def _axes(layout: RankLayout) -> str:
-    sharing = "" if layout.sharing == 1 else f", {sharing_name(layout)}"
-    return f"data: {layout.data}{sharing}"
-
-
 def sharing_name(layout: RankLayout) -> str:
-    """How ranks share the network."""
+    """How ranks share the network, on any number of them."""
+    return f"{_sharing(layout) or 'whole replicas'}{_first(layout)}"
+
+
+def _axes(layout: RankLayout) -> str:
+    sharing = _sharing(layout)
+    return f"data: {layout.data}{f', {sharing}' if sharing else ''}"
+
+
+def _sharing(layout: RankLayout) -> str:
     axes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "experts": layout.experts}
-    return ", ".join(f"{axis}: {size}" for axis, size in axes.items() if size > 1) or "whole replicas"
+    return ", ".join(f"{axis}: {size}" for axis, size in axes.items() if size > 1)
+
+
+def _first(layout: RankLayout) -> str:
+    """The first layer that is cut, where a plan says so."""
+    return f" from {next(iter(layout.plan))} on" if layout.plan else ""
