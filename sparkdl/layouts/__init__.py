@@ -6,7 +6,7 @@ from sparkdl.layouts.expert_parallel import ExpertParallel, ExpertPlan, find_exp
 from sparkdl.layouts.front import computes_by_row
 from sparkdl.layouts.graph_stage import GraphStage, answer_by_stages, input_names
 from sparkdl.layouts.grid_parts import GridParts, GridPlan
-from sparkdl.layouts.moments import fill_with_moments, moments_by_name, put_moments, with_room
+from sparkdl.layouts.moments import fill_with_moments, moments_by_name, names_in, put_moments, with_room
 from sparkdl.layouts.network_graph import NetworkGraph, bytes_of, trace
 from sparkdl.layouts.part_alone import Alone, exchanged_bytes, part_alone
 from sparkdl.layouts.pipeline_plan import PipelinePlan, find_stages, has_pipelines
@@ -56,6 +56,7 @@ __all__ = [
     "is_left",
     "is_moment",
     "moments_by_name",
+    "names_in",
     "part_alone",
     "put_moments",
     "room_for",

@@ -1,6 +1,6 @@
 """An optimizer's state by names of parameters, because indices of parameters mean nothing in another layout."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,22 +9,28 @@ from torch.optim import Optimizer
 
 from sparkdl.layouts.regions import OF, ModelPart, Regions, base_name, fill, is_moment, moment_name, room_for
 
-__all__ = ["fill_with_moments", "moments_by_name", "put_moments", "with_room"]
+__all__ = ["fill_with_moments", "moments_by_name", "names_in", "put_moments", "with_room"]
 
 
-def moments_by_name(model: nn.Module, optimizer: Optimizer, state: Mapping[int, Any] | None = None) -> dict[str, Any]:
+def moments_by_name(
+    model: nn.Module, optimizer: Optimizer, state: Mapping[int, Any] | None = None, names: Sequence[str] = ()
+) -> dict[str, Any]:
     """Moments and plain numbers by :func:`~sparkdl.layouts.regions.moment_name`, not copied. Runs on ranks.
 
-    ``state`` is from the ``state_dict`` of another optimizer over the same network; by default, the optimizer's own.
+    ``state`` is from the ``state_dict`` of another optimizer; by default, the optimizer's own. ``names`` are those of
+    its parameters (:func:`names_in`); by default, it has the same ones.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    found = {}
-    for number, parameter in enumerate(parameters):
-        of_parameter = optimizer.state.get(parameter, {}) if state is None else state.get(number, {})
-        for kind, value in of_parameter.items():
-            found[moment_name(names[id(parameter)], kind)] = value
-    return found
+    if state is None:
+        state = {number: optimizer.state.get(parameter, {}) for number, parameter in enumerate(parameters)}
+    names = names or names_in(optimizer, model)
+    return {moment_name(names[number], kind): value for number, own in state.items() for kind, value in own.items()}
+
+
+def names_in(optimizer: Optimizer, model: nn.Module) -> list[str]:
+    """The names of an optimizer's parameters, in the order in which its ``state_dict`` numbers them. Runs on ranks."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def put_moments(

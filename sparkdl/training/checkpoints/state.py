@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sparkdl.data import Phase
-from sparkdl.layouts import ModelPart, is_moment, moments_by_name, put_moments, weights_in
+from sparkdl.layouts import ModelPart, is_moment, moments_by_name, names_in, put_moments, weights_in
 from sparkdl.models import full_state, load_full_state
 from sparkdl.training.checkpoints.checkpoint import Manifest, load_shard, load_shared, save_best
 from sparkdl.training.checkpoints.parted_checkpoint import (
@@ -103,7 +103,9 @@ def collect(replica: Replica, consensus: Mapping[str, Any] | None = None) -> Par
     """
     strategy, sharded, leads = replica.strategy, replica.strategy.sharded, replica.groups.world.rank == 0
     moments = sharded.moments() if sharded else replica.optimizer.state_dict()
-    trainer = {"optimizer": moments, "scaler": replica.scaler.state_dict()}
+    trainer: dict[str, Any] = {"optimizer": moments, "scaler": replica.scaler.state_dict()}
+    if not sharded:
+        trainer["trained"] = names_in(replica.optimizer, replica.model)
     own = {
         "random": random_states(replica.device),
         "buffers": dict(replica.model.named_buffers()),
@@ -215,12 +217,21 @@ def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> 
 
 
 def _pieces(replica: Replica, folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> Iterator[ModelPart]:
-    """The model of a checkpoint, part by part, with the optimizer's moments if they cover the whole network."""
+    """The model of a checkpoint, part by part, with the optimizer's moments if they cover the whole network.
+
+    Of whole replicas with moments of their own, the ranks of a replica take those of the one with its number.
+    """
     if parting := parting_of(shared["strategy"]):
         return pieces_of(folder, parting, manifest.shards, replica.device)
-    optimizer = shared["optimizer"]["state"] if "optimizer" in shared else {}
-    moments = moments_by_name(replica.model, replica.optimizer, optimizer)
-    return iter([({}, consensus_weights(folder, manifest, shared) | moments)])
+    weights = consensus_weights(folder, manifest, shared)
+    number = replica.groups.data.rank % len(manifest.shards)
+    trainer = shared if "optimizer" in shared else load_shard(folder, manifest.shards[number], replica.device)
+    if "optimizer" not in trainer or not _has_shapes(weights, trainer.get("model", {})):
+        return iter([({}, weights)])
+    # Old checkpoints do not name what the optimizer had.
+    names = trainer.get("trained", ())
+    moments = moments_by_name(replica.model, replica.optimizer, trainer["optimizer"]["state"], names)
+    return iter([({}, weights | moments)])
 
 
 def _restore(
@@ -242,7 +253,7 @@ def _restore(
         elif same and "model" in own:
             load_full_state(replica.model, own["model"])
         # The moments of a sub-network do not fit the whole network, and those of servers do not fit ranks.
-        if not sharded and "optimizer" in trainer and _has_shapes(replica.model, own.get("model", {})):
+        if not sharded and "optimizer" in trainer and _has_shapes(full_state(replica.model), own.get("model", {})):
             replica.optimizer.load_state_dict(trainer["optimizer"])
     replica.scaler.load_state_dict(trainer["scaler"])
     if same:
@@ -262,9 +273,8 @@ def _options_kept(replica: Replica) -> Iterator[None]:
         group.update(options)
 
 
-def _has_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:
-    own = full_state(model)
-    return all(own[name].shape == value.shape for name, value in weights.items())
+def _has_shapes(whole: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> bool:
+    return all(whole[name].shape == value.shape for name, value in weights.items())
 
 
 def copied(value: Any) -> Any:

@@ -162,6 +162,7 @@ def test_an_interruption_in_the_middle_of_an_epoch_changes_no_bit(trained: Train
     ("begun", "layout", "changes"),
     [
         ("whole", TENSOR, {}),
+        ("whole", PIPELINE, {}),
         ("tensor", WHOLE, {}),
         ("tensor", RankLayout(data=REPLICAS, tensor=3), {}),
         ("tensor", RankLayout(data=REPLICAS, tensor=2, plan={"3": "colwise", "5": "rowwise"}), {}),
@@ -175,8 +176,8 @@ def test_an_interruption_in_the_middle_of_an_epoch_changes_no_bit(trained: Train
         ("grid", TENSOR, {}),
     ],
     ids=[
-        *("whole, then tensor", "tensor, then whole", "tensor, otherwise", "tensor, then a given plan"),
-        "tensor, then shards",
+        *("whole, then tensor", "whole, then pipeline", "tensor, then whole", "tensor, otherwise"),
+        *("tensor, then a given plan", "tensor, then shards"),
         *("tensor, then pipeline", "pipeline, then whole", "pipeline, otherwise", "pipeline, then tensor"),
         *("pipeline, then grid", "grid, then whole", "grid, then tensor"),
     ],
