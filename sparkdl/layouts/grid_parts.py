@@ -41,6 +41,11 @@ class GridParts(NamedTuple):
         """See :class:`~sparkdl.layouts.regions.Parting`."""
         return self.cuts.shapes
 
+    @property
+    def ranks(self) -> int:
+        """See :class:`~sparkdl.layouts.regions.Parting`."""
+        return self.cuts.ranks * self.stages.ranks
+
     def regions(self, rank: int) -> Regions:
         """See :class:`~sparkdl.layouts.regions.Parting`."""
         own = self.stages.own(rank // self.cuts.ranks)

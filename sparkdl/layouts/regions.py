@@ -50,6 +50,10 @@ class Parting(Protocol):
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shapes, in the whole model, of the parameters that are split."""
 
+    @property
+    def ranks(self) -> int:
+        """The number of ranks that share a replica; the next ranks share the next one."""
+
     def regions(self, rank: int) -> Regions:
         """Where the part of a rank lies."""
 

@@ -91,7 +91,8 @@ class PipelinedReplica(Replica):
     @override
     def _gradients(self, batches: list[Batch], weight: float) -> list[BatchFigures]:
         figures = [self._back_propagate(batch, weight) for batch in batches if len(batch.labels)]
-        self._stages.add_tied_gradients()
+        if figures:  # without rows there are none, on all ranks of the replica
+            self._stages.add_tied_gradients()
         self.strategy.begin_last_pass()  # gradients are complete after the last microbatch, and are exchanged now
         return figures
 

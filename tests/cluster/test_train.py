@@ -172,7 +172,7 @@ def test_two_ranks_that_share_experts_train_what_one_rank_trains_which_goes_on_w
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"strategy": {"kind": "local_sgd"}}, r"cluster\.layout\.experts needs strategy allreduce"),
+        ({"strategy": {"kind": "local_sgd"}}, r"with cluster\.layout\.experts all ranks take each step together"),
         ({"precision": "float16"}, r"with train\.precision float16, a rank skips steps"),
         ({"optimizer": "lamb"}, r"train\.optimizer lamb needs the norms of whole layers, but cluster\.layout\.experts"),
         ({}, r"cluster\.layout\.experts deals out the experts of .*, and the network has no such layer"),
@@ -193,10 +193,10 @@ def test_what_dealt_experts_cannot_do_is_refused_before_anything_starts(fit, tmp
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"strategy": {"kind": "local_sgd"}}, r"strategy allreduce, but train\.strategy is local_sgd"),
+        ({"strategy": {"kind": "ist"}}, r"train\.strategy ist deals out the neurons of a whole network; change it"),
         (
             {"optimizer": "adagrad", "strategy": {"kind": "downpour", "rule": "adagrad"}},
-            r"strategy allreduce, but train\.strategy is downpour",
+            r"train\.strategy downpour has parameter servers; change it, or set cluster\.layout\.tensor to 1",
         ),
         ({"strategy": {"kind": "allreduce", "shard": "all"}}, r"train\.strategy\.shard needs ranks"),
         ({"strategy": {"kind": "allreduce", "compression": "powersgd"}}, r"compression powersgd needs whole layers"),
@@ -215,7 +215,10 @@ def test_what_a_shared_replica_cannot_do_is_refused_before_anything_starts(fit, 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"strategy": {"kind": "local_sgd"}}, r"cluster\.layout\.pipeline needs strategy allreduce"),
+        (
+            {"strategy": {"kind": "diloco", "fragments": 2}},
+            r"strategy\.fragments are of all parameters, and cluster\.layout\.pipeline gives a rank those of its",
+        ),
         ({"compile": True}, r"train\.compile: compile is for a network that one rank computes"),
         (
             {"model_options": {"hidden": []}},

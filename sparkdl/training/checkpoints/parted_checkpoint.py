@@ -1,8 +1,9 @@
-"""Checkpoints of a network that is split over ranks: a reader or writer has one part at a time in memory.
+"""Checkpoints of a network that is split over ranks: nobody who reads or writes one has all parts in memory.
 
 The best weights stay in the shards of the best epoch's checkpoint; a small file says which shards these are.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from sparkdl.layouts import (
 from sparkdl.storage import hash_file, open_file
 from sparkdl.training.checkpoints.checkpoint import Shard, load_best_file, load_shard, save_best_file
 from sparkdl.training.checkpoints.shard_files import check_digest, open_shard, read_failures
+from sparkdl.training.strategies.keeps_part import CONSENSUS
 from sparkdl.training.strategies.shares import DealtParts
 
 __all__ = [
@@ -92,13 +94,33 @@ def pieces_of(
     *,
     moments: bool = True,
 ) -> Iterator[ModelPart]:
-    """The parts in the shards of a checkpoint, one after another, with or without moments. Runs anywhere."""
-    for rank, shard in enumerate(shards):
-        own = load_part(folder, shard, device)
-        piece = parting.kept(rank, own) if moments else weights_in(parting.kept(rank, own))
-        del own  # frees the rest of the shard
-        yield parting.regions(rank), piece
+    """The parts in the shards of a checkpoint, one after another, with or without moments. Runs anywhere.
+
+    They are those of the consensus: of several replicas, each part is the mean, for which two are in memory.
+    """
+    for place in range(parting.ranks):
+        piece: dict[str, Any] = {}
+        counts = Counter[str]()
+        for rank in range(place, len(shards), parting.ranks):
+            own = load_part(folder, shards[rank], device)
+            part = parting.kept(rank, own) | own.get("strategy", {}).get(CONSENSUS, {})
+            del own  # frees the rest of the shard
+            _add_to_mean(piece, part if moments else weights_in(part), counts)
+            del part
+        yield parting.regions(place), piece
         del piece
+
+
+def _add_to_mean(mean: dict[str, Any], part: Mapping[str, Any], counts: Counter[str]) -> None:
+    """Add a part to the mean of ``counts`` others, one tensor after another; other values than floats are the first's.
+
+    Equal values stay as they are to the last bit, infinite ones too. A replica without rows has no moments yet.
+    """
+    for name, value in part.items():
+        counts[name] += 1
+        own = mean.setdefault(name, value)
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and not torch.equal(own, value):
+            mean[name] = torch.lerp(own, value, 1 / counts[name])
 
 
 def whole_state(folder: str, parting: Parting, shards: Sequence[Shard], *, moments: bool = True) -> dict[str, Any]:

@@ -29,9 +29,10 @@ from sparkdl.layouts import (
 )
 from sparkdl.models import MixtureOfExperts, logits_of, tensors_on_disk
 from sparkdl.settings import RankLayout, Train
-from sparkdl.settings.averaging import BFloat16Options, Float16Options
-from sparkdl.settings.strategies import AllReduceOptions
+from sparkdl.settings.averaging import Averaging, BFloat16Options, CompressedAveraging, Float16Options
+from sparkdl.settings.strategies import AllReduceOptions, DiLoCoOptions
 from sparkdl.training.recipes.losses import build_loss
+from sparkdl.training.strategies import KINDS
 from sparkdl.training.tasks import Task
 
 __all__ = ["check_shared_replicas", "tried_plan"]
@@ -62,16 +63,27 @@ def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> No
     strategy = settings.strategy
     kind = strategy.model_dump()["kind"]
     off = f"or set {key} to 1"
-    if not isinstance(strategy, AllReduceOptions):
-        raise ConfigError(f"{key} needs strategy allreduce, but train.strategy is {kind}; change it, {off}")
-    compression = strategy.compression
+    needed = KINDS[type(strategy)].needs_whole if isinstance(strategy, Averaging) else "has parameter servers"
+    if needed:
+        raise ConfigError(f"{key} gives ranks parts of a network, and train.strategy {kind} {needed}; change it, {off}")
+    if layout.experts > 1 and not isinstance(strategy, AllReduceOptions):
+        raise ConfigError(
+            f"with {key} all ranks take each step together, and with train.strategy {kind} they step alone; set it to"
+            f" allreduce, {off}"
+        )
+    if layout.pipeline > 1 and isinstance(strategy, DiLoCoOptions) and strategy.fragments > 1:
+        raise ConfigError(
+            f"train.strategy.fragments are of all parameters, and {key} gives a rank those of its stages; set it to"
+            f" 1, {off}"
+        )
+    compression = strategy.compression if isinstance(strategy, CompressedAveraging) else None
     if compression and not isinstance(compression, NUMBER_BY_NUMBER):
         raise ConfigError(
             f"train.strategy.compression {compression.model_dump()['kind']} needs whole layers, but {key} gives ranks"
             f" parts of them; set it to bfloat16 or float16, {off}"
         )
     for each in ("shard", "measure_noise"):
-        if getattr(strategy, each):
+        if isinstance(strategy, AllReduceOptions) and getattr(strategy, each):
             raise ConfigError(f"train.strategy.{each} needs ranks that each have a whole replica; leave it out, {off}")
     for each, reason in WHOLE.items():
         if getattr(settings, each):

@@ -1,7 +1,8 @@
 """How replicas are synchronised: one file per strategy."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -35,9 +36,12 @@ from sparkdl.training.strategies.part_allreduce import PartAllReduce
 from sparkdl.training.strategies.post_local_sgd import PostLocalSGD
 from sparkdl.training.strategies.resist import ResIST
 from sparkdl.training.strategies.sharded_ist import ShardedIST
+from sparkdl.training.strategies.stepping_parts import PartDiLoCo, PartEASGD, PartLocalSGD
 from sparkdl.training.strategies.strategy import Strategy
 
 __all__ = ["KINDS", "Kind", "Strategy", "create_strategy", "strategy_of"]
+
+S = TypeVar("S", bound=Strategy)
 
 
 class Assembler(Protocol):
@@ -51,9 +55,20 @@ class StrategyContext(NamedTuple):
     """What a strategy is created from, besides its options."""
 
     settings: Train
-    communicator: Communicator
-    """The ranks that each have a replica."""
+    groups: Groups
     averager: Averager
+    """Averages over the ranks of ``groups.data``."""
+    part: SharedPart | None = None
+    """This rank's part of a replica that several ranks share; None if each rank has one."""
+
+    @property
+    def communicator(self) -> Communicator:
+        """The ranks that each have a replica, or the same part of one."""
+        return self.groups.data
+
+    def fitting(self, whole: Callable[..., S], parted: Callable[..., S]) -> Callable[..., S]:
+        """The class for whole replicas, or the one for replicas that several ranks share, which takes the part, too."""
+        return partial(parted, self.part, self.groups.replica) if self.part else whole
 
 
 class Kind(NamedTuple):
@@ -63,56 +78,71 @@ class Kind(NamedTuple):
     """Creates the strategy from its options. All ranks call it together."""
     assembler: Assembler = Strategy
     """Computes the consensus from the strategy's checkpoints."""
+    needs_whole: str = ""
+    """What the strategy does with whole replicas, so that ranks cannot share them; empty if they can."""
 
 
 def _allreduce(options: AllReduceOptions, context: StrategyContext) -> Strategy:
+    part, averager = context.part, context.averager
+    if isinstance(part, ExpertParallel):
+        return ExpertAllReduce(context.communicator, averager, part, create_averager(options, part.alike))
+    if part:
+        return PartAllReduce(context.communicator, averager, part, everyone=context.groups.world)
     if options.shard:
         from sparkdl.training.strategies.sharded_allreduce import ShardedAllReduce  # PyTorch's DTensor takes 0.5 s
 
-        return ShardedAllReduce(context.communicator, context.averager, shard=options.shard)
-    return AllReduce(context.communicator, context.averager, measure_noise=options.measure_noise)
+        return ShardedAllReduce(context.communicator, averager, shard=options.shard)
+    return AllReduce(context.communicator, averager, measure_noise=options.measure_noise)
 
 
-def _local_sgd(options: LocalSGDOptions, context: StrategyContext) -> Strategy:
-    averaged = options.momentum == "averaged"
-    return LocalSGD(context.communicator, context.averager, period=options.period, average_momentum=averaged)
+def _local_sgd(options: LocalSGDOptions | PostLocalSGDOptions, context: StrategyContext) -> Strategy:
+    create, averaged = context.fitting(LocalSGD, PartLocalSGD), options.momentum == "averaged"
+    return create(context.communicator, context.averager, period=options.period, average_momentum=averaged)
+
+
+def _sparknet(options: SparkNetOptions, context: StrategyContext) -> Strategy:
+    return context.fitting(LocalSGD, PartLocalSGD)(context.communicator, context.averager, period=options.period)
+
+
+def _post_local_sgd(options: PostLocalSGDOptions, context: StrategyContext) -> Strategy:
+    first, then = _allreduce(AllReduceOptions(), context), _local_sgd(options, context)
+    return PostLocalSGD(first, then, after_epochs=options.after_epochs)
+
+
+def _diloco(options: DiLoCoOptions, context: StrategyContext) -> Strategy:
+    return context.fitting(DiLoCo, PartDiLoCo)(options, context.communicator, context.averager)
 
 
 def _easgd(options: EASGDOptions | DeepSparkOptions, context: StrategyContext) -> Strategy:
-    return EASGD(options, context.communicator, context.averager)
+    return context.fitting(EASGD, PartEASGD)(options, context.communicator, context.averager)
 
 
 def _ist(options: ISTOptions, context: StrategyContext) -> Strategy:
-    settings, communicator, averager = context
+    settings, given = context.settings, (options, context.communicator, context.averager)
     if options.sharded:
-        return ShardedIST(options, communicator, averager, seed=settings.seed)
-    return IST(options, communicator, averager, seed=settings.seed, epochs=settings.epochs)
+        return ShardedIST(*given, seed=settings.seed)
+    return IST(*given, seed=settings.seed, epochs=settings.epochs)
 
 
 def _resist(options: ResISTOptions, context: StrategyContext) -> Strategy:
-    settings, communicator, averager = context
-    return ResIST(options, communicator, averager, seed=settings.seed, epochs=settings.epochs)
+    settings = context.settings
+    return ResIST(options, context.communicator, context.averager, seed=settings.seed, epochs=settings.epochs)
 
 
 KINDS: dict[type[Averaging], Kind] = {
     AllReduceOptions: Kind(_allreduce),
     LocalSGDOptions: Kind(_local_sgd),
-    SparkNetOptions: Kind(
-        lambda options, context: LocalSGD(context.communicator, context.averager, period=options.period),
-    ),
-    PostLocalSGDOptions: Kind(
-        lambda options, context: PostLocalSGD(options, context.communicator, context.averager),
-    ),
-    DiLoCoOptions: Kind(
-        lambda options, context: DiLoCo(options, context.communicator, context.averager),
-    ),
+    SparkNetOptions: Kind(_sparknet),
+    PostLocalSGDOptions: Kind(_post_local_sgd),
+    DiLoCoOptions: Kind(_diloco),
     EASGDOptions: Kind(_easgd, EASGD),
     DeepSparkOptions: Kind(_easgd, EASGD),
     HogwildOptions: Kind(
         lambda options, context: Hogwild(options, context.communicator),
+        needs_whole="has the ranks of a host step on one copy of the whole network",
     ),
-    ISTOptions: Kind(_ist, IST),
-    ResISTOptions: Kind(_resist, ResIST),
+    ISTOptions: Kind(_ist, IST, needs_whole="deals out the neurons of a whole network"),
+    ResISTOptions: Kind(_resist, ResIST, needs_whole="deals out the residual blocks of a whole network"),
 }
 """The synchronous strategies, by their class of options."""
 SERVED = "downpour", "async_easgd", "decoupled_diloco", "sandblaster"
@@ -122,16 +152,12 @@ SERVED = "downpour", "async_easgd", "decoupled_diloco", "sandblaster"
 def create_strategy(settings: Train, groups: Groups, part: SharedPart | None = None) -> Strategy:
     """Create the strategy of ``train.strategy`` for the ranks that each have a replica. All ranks call it together.
 
-    Where each rank has a ``part`` of a replica, the strategy is all-reduce.
+    ``part`` is this rank's part of a replica, if several ranks share one.
     """
     options = settings.strategy
     if not isinstance(options, Averaging):
         raise TypeError(f"{type(options).__qualname__} needs parameter servers, and cannot run on synchronous ranks")
-    context = StrategyContext(settings, groups.data, create_averager(options, groups.data))
-    if isinstance(part, ExpertParallel):
-        return ExpertAllReduce(groups.data, context.averager, part, create_averager(options, part.alike))
-    if part:
-        return PartAllReduce(groups.data, context.averager, part, everyone=groups.world)
+    context = StrategyContext(settings, groups, create_averager(options, groups.data), part)
     return KINDS[type(options)].create(options, context)
 
 

@@ -1,7 +1,7 @@
 """The common part of strategies in which each rank keeps a part of a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -9,7 +9,10 @@ from torch.optim import Optimizer
 
 from sparkdl.layouts import ModelPart, Parting, fill_with_moments
 
-__all__ = ["KeepsPart", "OwnPart", "SharedPart"]
+__all__ = ["CONSENSUS", "KeepsPart", "OwnPart", "SharedPart"]
+
+CONSENSUS = "consensus"
+"""The key, in a rank's own state, of those weights of its part that replicas agree on, where that is not their mean."""
 
 
 class OwnPart(Protocol):
@@ -56,6 +59,8 @@ class SharedPart(OwnPart, Protocol):
 class KeepsPart:
     """:class:`~sparkdl.training.strategies.strategy.Sharded` for ranks that hold one part each, from ``wrap`` on."""
 
+    replicas_differ: ClassVar[bool] = True
+    """A checkpoint has to hold the part of each rank."""
     _part: OwnPart
     optimizer: Optimizer
 
@@ -63,11 +68,6 @@ class KeepsPart:
     def sharded(self) -> "KeepsPart":
         """See :class:`~sparkdl.training.strategies.strategy.Strategy`."""
         return self
-
-    @property
-    def replicas_differ(self) -> bool:
-        """True, because a checkpoint has to hold the part of each rank."""
-        return True
 
     def weights(self) -> dict[str, torch.Tensor]:
         """See :class:`Sharded`."""

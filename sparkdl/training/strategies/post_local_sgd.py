@@ -8,33 +8,33 @@ from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import Averager, Communicator
-from sparkdl.settings.strategies import PostLocalSGDOptions
-from sparkdl.training.strategies.allreduce import AllReduce
-from sparkdl.training.strategies.local_sgd import LocalSGD
-from sparkdl.training.strategies.strategy import Strategy
+from sparkdl.training.strategies.strategy import Sharded, Strategy
 
 __all__ = ["PostLocalSGD"]
 
 
 class PostLocalSGD(Strategy):
-    """The first epochs as :class:`AllReduce`, all that follow as :class:`LocalSGD`."""
+    """The first epochs by one strategy, all that follow by another one, which keeps the state of both.
+
+    The first is all-reduce and the other one local SGD; both have the same ranks, averager and parts of replicas.
+    """
 
     replicas_differ: ClassVar[bool] = True
 
-    def __init__(self, options: PostLocalSGDOptions, communicator: Communicator, averager: Averager) -> None:
-        super().__init__(communicator, averager)
-        self._first = AllReduce(communicator, averager)
-        self._then = LocalSGD(
-            communicator, averager, period=options.period, average_momentum=options.momentum == "averaged"
-        )
-        self._after_epochs = options.after_epochs
-        self._now: Strategy = self._first
+    def __init__(self, first: Strategy, then: Strategy, *, after_epochs: int) -> None:
+        super().__init__(then.communicator, then.averager)
+        self._first, self._then, self._after_epochs = first, then, after_epochs
+        self._now = first
 
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         model, optimizer = self._first.wrap(model, make_optimizer)
         return self._then.wrap(model, lambda _: optimizer)
+
+    @property
+    @override
+    def sharded(self) -> Sharded | None:
+        return self._then.sharded
 
     @override
     def begin_epoch(self, epoch: int) -> None:
@@ -73,3 +73,11 @@ class PostLocalSGD(Strategy):
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
         self._then.load(state)
+
+    @override
+    def own_state(self) -> dict[str, Any]:
+        return self._then.own_state()
+
+    @override
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        self._then.load_own(own)

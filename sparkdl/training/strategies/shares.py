@@ -69,6 +69,11 @@ class DealtParts(NamedTuple):
         """See :class:`~sparkdl.layouts.Parting`."""
         return self.ownership.shapes
 
+    @property
+    def ranks(self) -> int:
+        """See :class:`~sparkdl.layouts.Parting`."""
+        return self.ownership.ranks
+
     def regions(self, rank: int) -> Regions:
         """See :class:`~sparkdl.layouts.Parting`."""
         return self.ownership.regions(self.ownership.owners(self.number)[rank])

@@ -1,6 +1,9 @@
 """Runs that end in the middle of an epoch, what their checkpoints hold, and what has to be equal afterwards."""
 
+import os
+import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.state import consensus_weights
 from sparkdl.training.job import Job, TrainingResult
 from sparkdl.training.loop import train_rank
+from sparkdl.training.replica import Replica
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import it
 
@@ -49,6 +53,42 @@ def interrupt(job: Job, rank: Rank, *, at: int) -> None:
 def continued(job: Job, rank: Rank) -> TrainingResult | None:
     """Train from the last checkpoint in the run's folder on; from the beginning if there is none."""
     return train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+
+
+def interrupt_after(job: Job, rank: Rank, *, steps: int) -> None:
+    """Train until all ranks fail before the same step, whether they have rows for it or not."""
+    taken, step = iter(range(steps)), Replica.step
+
+    def some_steps(*given: object, **named: object) -> object:
+        if next(taken, None) is None:
+            raise EndedError
+        return step(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(EndedError):
+        patch.setattr(Replica, "step", some_steps)
+        train_rank(job, rank)
+    with job.backend.connect() as communicator:
+        communicator.barrier()
+
+
+def kill_at_mean(number: int) -> None:
+    """Have this process killed right after it has begun to send for a mean, when so many have been before."""
+    from sparkdl.collectives import distributed, horovod
+
+    for kind in (horovod.HorovodCommunicator, distributed.TorchCommunicator):
+        kind.start_mean = _killing_at(number, kind.start_mean)  # type: ignore[method-assign]
+
+
+def _killing_at(number: int, start_mean: Callable) -> Callable:
+    calls = iter(range(number))
+
+    def start(self: object, tensors: list, *, name: str) -> Callable:
+        wait = start_mean(self, tensors, name=name)
+        if next(calls, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wait
+
+    return start
 
 
 def weights_of(folder: Path | str) -> dict[str, torch.Tensor]:

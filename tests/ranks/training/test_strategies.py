@@ -7,7 +7,6 @@ import copy
 import itertools
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -37,7 +36,7 @@ from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.strategies.rounds import STATISTICS_BATCHES
 from sparkdl.training.tasks import Classification
 
-from .interruptions import assert_equal, continued, interrupt, states_of, weights_of
+from .interruptions import assert_equal, continued, interrupt, kill_at_mean, states_of, weights_of
 from .simulated_averaging import MEANS
 from .simulated_parts import DealtBlocks, DealtNeurons
 
@@ -304,24 +303,9 @@ def test_wherever_numbers_are_added_up_the_weights_are_the_same(clouds: Dataset,
 
 def killed_in_an_exchange(job: Job, rank: Rank) -> None:
     """Train; the last rank is killed right after it has begun to send for the fifth time."""
-    from sparkdl.collectives import distributed, horovod
-
     if rank.rank == SIZE - 1:
-        for kind in (horovod.HorovodCommunicator, distributed.TorchCommunicator):
-            kind.start_mean = killing_at(4, kind.start_mean)  # type: ignore[method-assign]
+        kill_at_mean(4)
     train_rank(job, rank)
-
-
-def killing_at(number: int, start_mean: Callable) -> Callable:
-    calls = iter(range(number))
-
-    def start(self: object, tensors: list, *, name: str) -> Callable:
-        wait = start_mean(self, tensors, name=name)
-        if next(calls, None) is None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return wait
-
-    return start
 
 
 def continue_all(jobs: list[Job], rank: Rank) -> None:
