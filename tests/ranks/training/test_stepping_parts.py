@@ -26,7 +26,7 @@ from sparkdl.training.checks.tried_model import tried_model
 from sparkdl.training.job import Job, TrainingResult
 from sparkdl.training.loop import train_rank
 from sparkdl.training.model_folder import write_model_folder
-from sparkdl.training.replica import build_model
+from sparkdl.training.network_to_train import build_model
 
 from .interruptions import assert_equal, continued, interrupt_after, kill_at_mean, states_of, weights_of
 

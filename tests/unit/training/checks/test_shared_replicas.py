@@ -32,7 +32,7 @@ def test_what_averages_number_by_number_does_so_with_parts(kind: str, layout: Ra
         (TENSOR, {"kind": "hogwild"}, "hogwild has the ranks of a host step on one copy of the whole network"),
         (PIPELINE, {"kind": "downpour", "rule": "sgd"}, "downpour has parameter servers; change it, or set"),
         (PIPELINE, {"kind": "diloco", "fragments": 2}, r"strategy\.fragments are of all parameters"),
-        (TENSOR, {"kind": "diloco", "compression": "int8"}, "compression int8 is of whole layers"),
+        (TENSOR, {"kind": "diloco", "compression": "int8"}, "compression int8 needs whole layers"),
         (EXPERTS, {"kind": "local_sgd"}, "local_sgd they step alone; set it to allreduce, or set"),
     ],
     ids=lambda each: str(each.get("kind")) if isinstance(each, dict) else "",
