@@ -305,7 +305,7 @@ def test_settings_of_inputs_that_do_not_go_together_are_refused() -> None:
 
     one = {"column": "a"}
     for keys, error in [
-        ({"inputs": {"a": one}, "features": ["b"]}, "`inputs` have their own settings .*`features`"),
+        ({"inputs": {"a": one}, "features": ["b"]}, "`inputs` have their own settings, .*`features`"),
         ({"inputs": {"a": one}, "in_place": True}, "`in_place`"),
         ({"inputs": {"lambda": one}}, "'lambda', which cannot be the name of an argument"),
         ({"inputs": {"label": one}}, "'label', which is already the name of the labels"),

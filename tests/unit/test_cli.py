@@ -31,8 +31,8 @@ def test_the_help_lists_the_numbers_that_it_ends_with_in_lines_of_their_own(caps
     with pytest.raises(SystemExit):
         main(["--help"])
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert "2    you: arguments, settings, data, your code" in lines
-    assert "130  it was interrupted, or cancelled in Spark" in lines
+    assert "2    arguments, settings, data, or your code" in lines
+    assert "130  the job was interrupted, or cancelled in Spark" in lines
 
 
 def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def test_code_that_is_not_trusted_is_not_imported(network: nn.Module, trusted: l
     path = write_reference(network, tmp_path / "n", refer("somebodys.nets:Net", ARGUMENTS))
     for name in [name for name in sys.modules if name.startswith("somebodys")]:
         del sys.modules[name]
-    said = "of 'somebodys.nets:Net' builds it, whose code is not trusted .* `score.trusted_modules`: [somebodys]"
+    said = "'somebodys.nets:Net' builds it, whose code is not trusted.* `score.trusted_modules`: [somebodys]"
     with pytest.raises(ModelError, match=re.escape(said).replace(r"\.\*", ".*")):
         load_network(path, trusted=trusted)
     assert "somebodys" not in sys.modules

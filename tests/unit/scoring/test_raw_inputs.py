@@ -131,7 +131,7 @@ def test_the_row_that_a_stage_fails_for_is_found() -> None:
     assert refused is None and [len(row) for row in found.to_pylist()] == [2] * 6 + [3] + [2] * 3  # a network tells
     model = assembled({"v": "vector", "x": "string"})
     _, refused = model.read({"v": pa.array(rows), "x": pa.array(["a"] * 10)})
-    assert set(refused.to_pylist()) == {"the column 'x' holds string, which is no number"}
+    assert set(refused.to_pylist()) == {"the column 'x' holds string, which is not a number"}
 
 
 @pytest.mark.parametrize("kind", ["vector", "sparse"])

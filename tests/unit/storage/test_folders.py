@@ -45,15 +45,16 @@ def test_files_are_listed_by_their_paths_within_the_folder(folder: str) -> None:
 
 
 def test_a_hash_is_of_names_and_contents_and_of_nothing_that_hadoop_adds_or_leaves_out(folder: str) -> None:
-    fill(folder, "one/a", "one/deeper/b", "two/a", "two/deeper/b", "two/_SUCCESS", "two/deeper/.b.crc")
-    assert hash_folder(join(folder, "one")) == hash_folder(join(folder, "two"))
-    write_file(join(folder, "two", "a"), b"altered")
-    fill(folder, "three/a", "three/deeper/c")
-    digests = [hash_folder(join(folder, name)) for name in ("one", "two", "three")]
-    assert len(set(digests)) == 3
-    fill(folder, "nothing/_SUCCESS")
+    one, two, three, nothing = (join(folder, name) for name in ("one", "two", "three", "nothing"))
+    fill(one, "a", "deeper/b")
+    fill(two, "a", "deeper/b", "_SUCCESS", "deeper/.b.crc")
+    assert hash_folder(one) == hash_folder(two)
+    write_file(join(two, "a"), b"altered")
+    fill(three, "a", "deeper/c")
+    assert len({hash_folder(each) for each in (one, two, three)}) == 3
+    fill(nothing, "_SUCCESS")
     with pytest.raises(FileNotFoundError):
-        hash_folder(join(folder, "nothing"))
+        hash_folder(nothing)
 
 
 def test_a_folder_whose_name_is_taken_stays_where_it_is(tmp_path: Path) -> None:

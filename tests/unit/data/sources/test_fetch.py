@@ -142,7 +142,7 @@ def test_when_nothing_works_the_error_says_what_was_tried_and_what_to_do(
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match="'fashion_mnist'; known: debian, debian-sources, fashion-mnist, gcide, wordnet"
+        DataError, match="'fashion_mnist'; it must be one of debian, debian-sources, fashion-mnist, gcide, wordnet"
     ):
         fetch("fashion_mnist", tmp_path)
 
