@@ -1,6 +1,6 @@
 """Hadoop's files of settings for one machine: a name node, a data node, a resource manager and node managers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.ports import free_ports
@@ -11,6 +11,8 @@ NODES = ("127.0.0.2", "127.0.0.3")
 NODE_MEMORY = 8192  # MiB, with room for both executors and the application's master: so that one may take all over
 EXPIRY_SECONDS = 20
 """After which the resource manager gives up a node that it does not hear of; Hadoop's default is ten minutes."""
+PAIR = ("first", "second")
+"""The two name nodes of a file system with high availability, ``hdfs://pair``."""
 QUEUES = {
     "yarn.scheduler.capacity.root.queues": "default",
     "yarn.scheduler.capacity.root.default.capacity": "100",
@@ -19,12 +21,18 @@ QUEUES = {
 
 
 class Configuration:
-    """The files, in a folder for each daemon; those in ``folder / "client"`` are the clients' and the masters'."""
+    """The files, in a folder for each daemon; those in ``folder / "client"`` are the clients' and the masters'.
 
-    def __init__(self, folder: Path) -> None:
+    ``pages`` are the ports at which name nodes tell of themselves: of one, or of a ``pair``.
+    """
+
+    def __init__(self, folder: Path, *, pair: bool = False) -> None:
         self.folder = folder
-        name_node, resource_manager, self.page, self.name_page, *ports = free_ports(10)
-        self.hdfs = f"hdfs://{MASTER}:{name_node}"
+        count = len(PAIR) if pair else 1
+        name_nodes, self.pages = free_ports(count), free_ports(count)
+        resource_manager, self.page, *ports = free_ports(8)
+        self.paired = pair
+        self.hdfs = "hdfs://pair" if pair else f"hdfs://{MASTER}:{name_nodes[0]}"
         self.exclude = folder / "excluded"
         self.exclude.write_text("")
         data, data_http, data_ipc, scheduler, tracker, admin = ports
@@ -32,8 +40,7 @@ class Configuration:
             "core-site.xml": {"fs.defaultFS": self.hdfs, "hadoop.tmp.dir": str(folder / "tmp")},
             "hdfs-site.xml": {
                 "dfs.replication": "1",
-                "dfs.namenode.name.dir": str(folder / "names"),
-                "dfs.namenode.http-address": f"{MASTER}:{self.name_page}",
+                **(_pair(folder, name_nodes, self.pages) if pair else _alone(folder, self.pages[0])),
                 "dfs.datanode.data.dir": str(folder / "blocks"),
                 "dfs.datanode.address": f"{MASTER}:{data}",
                 "dfs.datanode.http.address": f"{MASTER}:{data_http}",
@@ -75,6 +82,28 @@ class Configuration:
             )
             (folder / file).write_text(f"<configuration>\n{properties}</configuration>\n")
         return folder
+
+
+def _alone(folder: Path, page: int) -> dict[str, str]:
+    return {"dfs.namenode.name.dir": str(folder / "names"), "dfs.namenode.http-address": f"{MASTER}:{page}"}
+
+
+def _pair(folder: Path, ports: Sequence[int], pages: Sequence[int]) -> dict[str, str]:
+    """Name nodes that share their log of edits in a folder; an operator says which one is in charge."""
+    provider = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+    settings = {
+        "dfs.nameservices": "pair",
+        "dfs.ha.namenodes.pair": ",".join(PAIR),
+        "dfs.namenode.shared.edits.dir": f"file://{folder / 'edits'}",
+        "dfs.client.failover.proxy.provider.pair": provider,
+    }
+    for name, port, page in zip(PAIR, ports, pages, strict=True):
+        settings |= {
+            f"dfs.namenode.rpc-address.pair.{name}": f"{MASTER}:{port}",
+            f"dfs.namenode.http-address.pair.{name}": f"{MASTER}:{page}",
+            f"dfs.namenode.name.dir.pair.{name}": str(folder / name),
+        }
+    return settings
 
 
 def _node(folder: Path, host: str, files: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 from benchmarks.standalone import MARK, SPARK_HOME, StandaloneCluster
 from sparkdl.java import ensure_java
 
-from .configuration import NODES, Configuration
+from .configuration import NODES, PAIR, Configuration
 from .jars import hadoop_jars
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +41,7 @@ ROLES = DAEMONS | {
 }
 """What the command lines of the processes contain; the application's master is another one in cluster mode."""
 TOOLS = {
+    "haadmin": "org.apache.hadoop.hdfs.tools.DFSHAAdmin",
     "logs": "org.apache.hadoop.yarn.client.cli.LogsCLI",
     "rmadmin": "org.apache.hadoop.yarn.client.cli.RMAdminCLI",
 }
@@ -74,12 +76,31 @@ class Hadoop(StandaloneCluster):
     java: tuple[str, ...]
 
     def start_daemon(self, name: str, *arguments: str, node: int = 0) -> subprocess.Popen[bytes]:
-        """Start one of the :data:`DAEMONS`; ``node`` says which node manager it is."""
+        """Start one of the :data:`DAEMONS`; ``node`` says which node manager it is, or which name node of a pair."""
         settings = self.configuration.nodes[node] if name == "node manager" else self.configuration.client
         log = self.configuration.folder / f"{name.replace(' ', '-')}{node}.log"
         with log.open("ab") as output:
-            command = [*self._java(settings), "-Xmx512m", f"-Dsparkdl.node={node}", DAEMONS[name], *arguments]
+            command = [*self._java(settings), "-Xmx512m", f"-Dsparkdl.node={node}", DAEMONS[name]]
+            if name == "name node" and self.configuration.paired:
+                command.append(f"-Ddfs.ha.namenode.id={PAIR[node]}")  # their addresses do not tell them apart
+            command += arguments
             return subprocess.Popen(command, env=self._without_archive(), stdout=output, stderr=output)
+
+    def start_name_nodes(self) -> None:
+        """Make a file system, and start its name node, or a pair, of which the first one is then in charge."""
+        settings = self.configuration
+        assert self.start_daemon("name node", "-format", "-nonInteractive").wait(START_SECONDS) == 0
+        if settings.paired:
+            shutil.copytree(*(settings.folder / name for name in PAIR))  # both begin with the same
+        for node in range(len(settings.pages)):
+            self.start_daemon("name node", node=node)
+        if settings.paired:
+            self.put_in_charge(0)
+
+    def put_in_charge(self, node: int) -> None:
+        """Let one of a pair of name nodes take over, as an operator does when the other one has ended."""
+        until(lambda: self._name_node("NameNodeStatus", "State", node) == "standby", "a name node did not start")
+        self.tool("haadmin", "-transitionToActive", "--forceactive", PAIR[node])
 
     def tool(self, name: str, *arguments: str) -> str:
         """What one of Hadoop's own :data:`TOOLS` prints."""
@@ -142,12 +163,16 @@ class Hadoop(StandaloneCluster):
         """Return when both node managers can be given containers."""
         until(lambda: len(self.nodes()) == len(NODES), "the node managers have not registered")
 
-    def safe(self) -> bool:
-        """Whether the name node refuses changes, or does not answer."""
-        url = f"http://127.0.0.1:{self.configuration.name_page}/jmx?qry=Hadoop:service=NameNode,name=NameNodeInfo"
+    def safe(self, node: int = 0) -> bool:
+        """Whether the name node, or one of the pair, refuses changes, or does not answer."""
+        return self._name_node("NameNodeInfo", "Safemode", node) != ""
+
+    def _name_node(self, bean: str, key: str, node: int) -> object:
+        """What a name node tells of itself; None if it does not answer, or does not know yet."""
+        url = f"http://127.0.0.1:{self.configuration.pages[node]}/jmx?qry=Hadoop:service=NameNode,name={bean}"
         with suppress(OSError), DIRECTLY.open(url, timeout=5) as answer:
-            return any(bean["Safemode"] for bean in json.load(answer)["beans"] or [{"Safemode": "it is starting"}])
-        return True
+            return next((found.get(key) for found in json.load(answer)["beans"]), None)
+        return None
 
     def command(self, script: str | Path, *args: str, options: Sequence[str] = (), mode: str = "client") -> list[str]:
         """The command line that submits a script to YARN."""
@@ -191,10 +216,10 @@ def until(true: Callable[[], object], otherwise: str, *, seconds: float = START_
 
 
 @contextmanager
-def running_hadoop(folder: Path) -> Iterator[Hadoop]:
-    """HDFS and YARN with two nodes. Afterwards none of their processes is left."""
+def running_hadoop(folder: Path, *, pair: bool = False) -> Iterator[Hadoop]:
+    """HDFS, with one name node or a ``pair``, and YARN with two nodes. Afterwards none of their processes is left."""
     ensure_java()
-    configuration = Configuration(folder)
+    configuration = Configuration(folder, pair=pair)
     environment = os.environ | {
         "SPARK_HOME": str(SPARK_HOME),
         "HADOOP_CONF_DIR": str(configuration.client),
@@ -209,8 +234,7 @@ def running_hadoop(folder: Path) -> Iterator[Hadoop]:
     object.__setattr__(hadoop, "configuration", configuration)
     object.__setattr__(hadoop, "java", tuple(map(str, hadoop_jars())))
     try:
-        assert hadoop.start_daemon("name node", "-format", "-nonInteractive").wait(START_SECONDS) == 0
-        hadoop.start_daemon("name node")
+        hadoop.start_name_nodes()
         hadoop.start_daemon("data node")
         hadoop.start_daemon("resource manager")
         for node in range(len(NODES)):

@@ -16,6 +16,8 @@ BETWEEN_STEPS = 12
 """From one kill to the next one there are new checkpoints: each is the first of its attempt."""
 LAST_STEP = 80
 """A run that has come so far is left alone, and the next one takes the kills that are left."""
+A_TEST = 6
+"""So many kills are a test of their own, which has a time limit of its own."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,25 +28,32 @@ def whole(hadoop: Hadoop) -> Iterator[None]:
     mend(hadoop)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``--kills`` says how many: first each kind once, and then what chance chooses; a test for each few of them."""
+    if "kinds" in metafunc.fixturenames:
+        chance, kills = random.Random(0), metafunc.config.getoption("kills")
+        kinds = [*KINDS, *(chance.choice(list(KINDS)) for _ in range(kills - len(KINDS)))][:kills]
+        names = [f"{first + 1}-{min(first + A_TEST, kills)}" for first in range(0, kills, A_TEST)]
+        metafunc.parametrize("kinds", [kinds[first : first + A_TEST] for first in range(0, kills, A_TEST)], ids=names)
+
+
 def test_a_run_ends_with_the_same_weights_whatever_is_killed(
-    pytestconfig: pytest.Config,
+    kinds: list[str],
     hadoop: Hadoop,
     dataset: str,
     undisturbed: Mapping[str, torch.Tensor],
     tmp_path: Path,
 ) -> None:
-    """``--kills`` says how many; first each kind once, and then what chance chooses."""
-    chance, kills = random.Random(0), pytestconfig.getoption("kills")
-    kinds = [*KINDS, *(chance.choice(list(KINDS)) for _ in range(kills - len(KINDS)))][:kills]
-    while kinds:
-        folder = tmp_path / f"{len(kinds)}-left"
+    left = list(kinds)
+    while left:
+        folder = tmp_path / f"{len(left)}-left"
         folder.mkdir()
         with training(hadoop, dataset, folder) as run:
             step = 10
-            while kinds and step < LAST_STEP:
+            while left and step < LAST_STEP:
                 run.wait_for_step(step)
                 mend(hadoop)
-                kind = kinds.pop(0)
+                kind = left.pop(0)
                 print(f"{time.strftime('%H:%M:%S')} step {run.step()}: {kind}", flush=True)
                 KINDS[kind](hadoop)
                 step = run.step() + BETWEEN_STEPS
