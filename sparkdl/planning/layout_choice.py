@@ -15,7 +15,7 @@ SAME = 1.05
 prediction nor a few steps are more exact than that."""
 WORTH_TRYING = 2.0
 """Layouts are tried whose predicted steps take at most so many times as long as the fastest one's: where ranks share
-cores, measured steps took 1.6 times as long as predicted in the median, and up to 3.8 times."""
+cores, measured steps took 0.6 to 2.3 times as long as predicted (``jobs/benchmark.py layout_plan``)."""
 MOST_TRIES = 4
 
 
