@@ -182,7 +182,7 @@ def test_more_ranks_than_slots_says_both_numbers_at_once(spark: SparkSession) ->
     started = time.monotonic()
     with pytest.raises(NotEnoughSlotsError, match="5 ranks were requested, but this local Spark has 2 slots"):
         run_ranks(lambda rank: None, 5, spark=spark)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 15, "it waited for executors, of which local Spark gets no more"
 
 
 def test_a_run_that_can_do_with_less_takes_the_slots_there_are(spark: SparkSession) -> None:
