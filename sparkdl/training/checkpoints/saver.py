@@ -34,11 +34,12 @@ class Order(NamedTuple):
 
 
 class Saver:
-    """Writes the checkpoints of a run in the background, at most one at a time. All ranks call it together.
+    """Writes the checkpoints of a run in the background. All ranks call it together.
 
     Each rank writes a shard of its own. Rank 0 decides by its clock when a checkpoint is due, as clocks differ, and
     all ranks learn of it at the same step. They exchange this at most every :data:`POLL_SECONDS`, so that it costs
-    steps no time. The same exchange says whose shards are written; when all are, rank 0 writes the manifest.
+    steps no time. The same exchange says whose shards are written; when all are, rank 0 writes the manifest, while the
+    shards of the next checkpoint may already be written.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class Saver:
         self._polled = self._saved = time.monotonic()
         self._polled_step = self._saved_step = step
         self._next_poll = step + 1
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-checkpoint", initializer=roam)
+        self._writers = ThreadPoolExecutor(2, thread_name_prefix="sparkdl-shards", initializer=roam)
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-checkpoint", initializer=roam)
         self._shards: Future[list[Shard]] | None = None
         """The shards that this rank is writing: its own, and on rank 0 also the shared one."""
         self._begun: _Begun | None = None
@@ -92,14 +94,15 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread.shutdown(cancel_futures=error is not None)
+        for threads in (self._writers, self._finisher):
+            threads.shutdown(cancel_futures=error is not None)
 
     def poll(self, step: int) -> Order:
         """The decision after a step, the same on all ranks."""
         if step < self._next_poll:
             return Order()
         decided = self._decide(step) if self._rank.rank == 0 else (0, 0, 0)
-        done = self._shards is not None and self._shards.done()
+        done = self._shards is not None and self._shards.done() and (not self._finishing or self._finishing.done())
         rows = self._world.all_gather(torch.tensor([*decided, int(done)]))
         if all(int(row[3]) for row in rows):
             self._complete()
@@ -114,8 +117,8 @@ class Saver:
         ``consensus`` is a copy of the weights that replicas agree on, if it has been computed; if ``best``, rank 0 has
         it. It is written once, even if it serves both as the best weights and to resume from.
 
-        Waits until the checkpoint before it is written. If a checkpoint cannot be written, a warning is sent and
-        training goes on: the one before it is still there. Weights that are not finite never replace a good
+        Waits until the shards of the checkpoint before it are written. If a checkpoint cannot be written, a warning is
+        sent and training goes on: the one before it is still there. Weights that are not finite never replace a good
         checkpoint: the next call raises :class:`~sparkdl.errors.TrainingError`. A network that is split over ranks is
         not copied, and training waits; :class:`CheckpointError` is raised if its best weights could not be written.
         """
@@ -126,7 +129,7 @@ class Saver:
         if self._rank.rank == 0:
             self._begun = _Begun(self._begin_manifest(state), best_weights)
         self._totals = list(state.totals)
-        self._shards = self._thread.submit(self._write_shards, parts, best_weights, state.step, state.epoch)
+        self._shards = self._writers.submit(self._write_shards, parts, best_weights, state.step, state.epoch)
         if self._in_parts:  # without a copy, training has to wait
             self._complete()
             if self._finishing:
@@ -188,17 +191,23 @@ class Saver:
                     f"weights are not finite after step {step}; the last good checkpoint in {self._folder} is kept"
                 )
         place = f"{step:09d}-{epoch:05d}.{self._attempt}"
-        shards = [save_shard(self._folder, place, f"rank-{self._world.rank}", parts.own)]
-        if shared:
+        beside = None
+        if shared:  # written at the same time, since a file on HDFS takes half a second, however small it is
             shared = shared | {"model": None} if once else shared  # the file of the best weights has them
-            shards.append(save_shard(self._folder, place, "shared", shared))
-        return shards
+            beside = self._writers.submit(save_shard, self._folder, place, "shared", shared)
+        own = save_shard(self._folder, place, f"rank-{self._world.rank}", parts.own)
+        return [own, beside.result()] if beside else [own]
 
     def _complete(self) -> None:
-        """Wait for the shards of all ranks; then rank 0 writes the manifest in the background."""
+        """Wait for the shards of all ranks, and on rank 0 for the manifest before.
+
+        Rank 0 then writes the manifest of these shards in the background.
+        """
         if self._shards is None:
             return
         self._wait_for(self._shards)
+        if self._finishing:
+            self._wait_for(self._finishing)
         failure = self._shards.exception()
         if failure and not isinstance(failure, CheckpointError):
             raise failure
@@ -210,7 +219,7 @@ class Saver:
             manifest = self._begun.manifest.model_copy(update={"totals": [each.tolist() for each in totals]})
             begun = self._begun._replace(manifest=manifest)
             found = [_unpacked(row, own.name, rank) for rank, row in enumerate(rows)]
-            self._finishing = self._thread.submit(self._finish_checkpoint, begun, found, self._shards)
+            self._finishing = self._finisher.submit(self._finish_checkpoint, begun, found, self._shards)
         self._shards = self._begun = None
 
     def _wait_for(self, writing: Future[Any]) -> None:

@@ -99,8 +99,8 @@ def test_weights_that_are_not_finite_end_the_run_and_the_good_checkpoint_stays(t
     assert step_of(latest(str(tmp_path))) == 1
 
 
-def save_slowly(folder: str, rank: Rank) -> None:
-    """A checkpoint whose files take a second each, and are waited for."""
+def save_slowly(folder: str, steps: list[int], best: bool, rank: Rank) -> float:
+    """Save after each of these steps, where each file takes a second, and wait; returns the seconds."""
 
     def slow(*args: Any, **options: Any) -> None:
         time.sleep(1)
@@ -114,10 +114,20 @@ def save_slowly(folder: str, rank: Rank) -> None:
         )
         with Saver(folder, Train(), rank, replica, batch_size=1) as saver:
             rank.beat(1)
-            saver.save(TrainingState(step=1), consensus=dict(replica.model.state_dict()), best=True)
+            began = time.monotonic()
+            for step in steps:
+                saver.save(TrainingState(step=step), consensus=dict(replica.model.state_dict()), best=best)
             saver.finish()
+            return time.monotonic() - began
 
 
 def test_a_rank_that_waits_for_a_slow_checkpoint_is_not_stuck(tmp_path: Path) -> None:
-    run_local(partial(save_slowly, str(tmp_path)), 1, backend=BACKEND, timeouts=Timeouts(stall_timeout=2))
+    slow = partial(save_slowly, str(tmp_path), [1], True)
+    run_local(slow, 1, backend=BACKEND, timeouts=Timeouts(stall_timeout=2))
     assert step_of(latest(str(tmp_path))) == 1
+
+
+def test_the_files_of_a_checkpoint_are_written_together_and_while_the_manifest_before_is(tmp_path: Path) -> None:
+    (seconds,) = run_local(partial(save_slowly, str(tmp_path), [1, 2, 3], False), 1, backend=BACKEND)
+    assert 4 <= seconds < 7, "three times the shards and one manifest after them; one after the other, nine files"
+    assert [step_of(path) for path in list_manifests(str(tmp_path))] == [3, 2]
